@@ -1,0 +1,44 @@
+"""Explicit regularization by any convex potential: regularizer mirror descent (RMD) and mirror descent (SMD)."""
+
+from mirrordescent.auxiliary import Auxiliary, RejectedSamplesError
+from mirrordescent.convex import Convex
+from mirrordescent.indexed import Indexed
+from mirrordescent.potentials import (
+    L1,
+    L2,
+    HyperbolicEntropy,
+    LInf,
+    NegativeEntropy,
+    Potential,
+    QNorm,
+    Quadratic,
+    SquaredNorm,
+)
+from mirrordescent.rmd import RMD
+from mirrordescent.smd import SMD
+from mirrordescent.specs import potential
+from mirrordescent.stopping import StopOnInterpolation, StopOnPlateau
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "L1",
+    "L2",
+    "RMD",
+    "SMD",
+    "Auxiliary",
+    "Convex",
+    "HyperbolicEntropy",
+    "Indexed",
+    "LInf",
+    "NegativeEntropy",
+    "Potential",
+    "QNorm",
+    "Quadratic",
+    "RejectedSamplesError",
+    "SquaredNorm",
+    "StopOnInterpolation",
+    "StopOnPlateau",
+    "__version__",
+    "potential",
+]

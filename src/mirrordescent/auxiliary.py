@@ -1,0 +1,186 @@
+"""z: one scalar per training sample. It is stored in the optimizer's first parameter group; this is the view of it."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class RejectedSamplesError(ValueError, IndexError):
+    """Samples that came in on a device where looking at them would have made the host wait, and were left out."""
+
+
+def root_loss(losses: Tensor, eps: float) -> Tensor:
+    """s = √(2 (L + ε)): RMD on L + ε.
+
+    A loss that rounds to 0 while its gradient does not would otherwise be divided by 0.
+    """
+    return (2 * (losses.clamp_min(0) + eps)).sqrt()
+
+
+def machine_epsilon(losses: Tensor) -> float:
+    """ε: what the type that the losses were computed in cannot tell from 0 beside 1."""
+    return torch.finfo(losses.dtype).eps
+
+
+def working(t: Tensor) -> Tensor:
+    """Half precision in float32; float32 and float64 as they are."""
+    return t if t.dtype == torch.float64 else t.float()
+
+
+class Auxiliary:
+    """z, one scalar per training sample: how far the sample is from what the model makes of it.
+
+    values: z, of shape (num_samples,), float32 (float64 beside float64 parameters). It is written in place only.
+
+    >>> import torch, mirrordescent as md
+    >>> w = torch.nn.Parameter(torch.zeros(2))
+    >>> aux = md.RMD([w], lr=0.1, lam=1.0, num_samples=3).aux
+    >>> aux.values
+    tensor([0., 0., 0.])
+    >>> aux.residual(torch.tensor([0.5, 2.0]), torch.tensor([0, 2]))      # |0 - 1| + |0 - 2|
+    tensor(3.)
+    """
+
+    def __init__(self, store: MutableMapping[str, Any]) -> None:
+        self._store = store
+
+    @staticmethod
+    def new_store(num_samples: int, dtype: torch.dtype, device: torch.device, *, momentum: bool) -> dict[str, Tensor]:
+        """The tensors behind an Auxiliary: z = 0, the counter of rejected samples, and m_z for the dense momentum."""
+        store = {
+            "z": torch.zeros(num_samples, dtype=dtype, device=device),
+            "z_rejected": torch.zeros((), dtype=torch.int64, device=device),
+        }
+        if momentum:
+            store["z_momentum"] = torch.zeros(num_samples, dtype=dtype, device=device)
+        return store
+
+    @property
+    def values(self) -> Tensor:
+        """z itself, not a copy."""
+        z: Tensor = self._store["z"]
+        return z
+
+    @property
+    def momentum(self) -> Tensor | None:
+        """m_z, where RMD has momentum with the dense rule."""
+        return self._store.get("z_momentum")
+
+    @property
+    def rejected(self) -> int:
+        """How many samples with a bad index or loss were left out since the last report of them. Waits for the device."""
+        return int(self._store["z_rejected"])
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        z = self.values
+        return f"Auxiliary({len(z)} samples, {z.dtype}, {z.device})"
+
+    def check(self) -> None:
+        """Report, once, the samples that were left out.
+
+        Raises RejectedSamplesError (a ValueError and an IndexError).
+        """
+        rejected = self.rejected
+        if rejected:
+            self._store["z_rejected"].zero_()
+            raise RejectedSamplesError(
+                f"{rejected} samples came with an index outside [0, {len(self)}) or a negative loss and were left out of z"
+            )
+
+    def residual(self, losses: Tensor, index: Tensor | None = None, *, root: Tensor | None = None) -> Tensor:
+        """Σ |z_i − s_i| over the given samples: 0 when every constraint z_i = √(2 L_i) holds.
+
+        losses: L_i, one per sample. index: which samples; None for all of them in order.
+        root: the signed root r_i to compare with instead, where training used one.
+        Raises RejectedSamplesError if training has left samples out since the last report.
+        """
+        self.check()
+        if index is None:
+            index = torch.arange(len(losses), device=losses.device)
+        index = self.checked_index(index, losses)
+        if root is None:
+            eps = self._store.get("eps")
+            s = root_loss(working(losses.detach()), machine_epsilon(losses) if eps is None else eps)
+        else:
+            s = working(root.detach())
+        return (self.values[index.to(self.values.device)] - s.to(self.values.device)).abs().sum()
+
+    def checked_index(self, index: Tensor, losses: Tensor) -> Tensor:
+        """`index` as int64, of the length of `losses`; its values are looked at where that costs no waiting.
+
+        Raises TypeError for a type that is not integer, ValueError for a wrong shape, IndexError for a value out of range.
+        """
+        if not isinstance(index, Tensor):
+            index = torch.as_tensor(index)
+        if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+            raise TypeError(f"index must hold integers, got {index.dtype}")
+        if index.shape != losses.shape:
+            raise ValueError(
+                f"index must hold one sample number per loss: losses have shape {tuple(losses.shape)}, "
+                f"index has {tuple(index.shape)}"
+            )
+        if index.device.type == "cpu" and index.numel():
+            low, high = (int(end) for end in index.aminmax())
+            if low < 0 or high >= len(self):
+                bad = low if low < 0 else high
+                raise IndexError(f"index must lie in [0, {len(self)}), got {bad}")
+        return index.long()
+
+    def descend(
+        self, index: Tensor, slope: Tensor, rate: float | Tensor, momentum: float, skip: Tensor | None = None
+    ) -> None:
+        """z_i ← z_i − rate·ℓ̂'_i, duplicates adding up; with momentum, the same heavy ball over all of z as over w.
+
+        skip: a 0-d tensor that, where it is true, leaves everything as it is (the device alone knows).
+        """
+        m, keep = self.momentum, momentum if skip is None else torch.where(skip, 1.0, momentum)
+        if skip is not None:
+            slope, rate = torch.where(skip, 0, slope), torch.where(skip, 0.0, rate)
+        if m is None or momentum == 0:
+            self.values.index_add_(0, index, slope * -rate)
+        else:
+            m.mul_(keep).index_add_(0, index, slope)
+            self.values.sub_(m * rate)
+
+    def to(self, device: torch.device | str) -> Auxiliary:
+        """Move z and what belongs to it to a device; returns itself."""
+        for key in ("z", "z_rejected", "z_momentum"):
+            if key in self._store:
+                self._store[key] = self._store[key].to(device)
+        return self
+
+    def reset(self) -> None:
+        """Back to the start: z = 0."""
+        for key in ("z", "z_rejected", "z_momentum"):
+            if key in self._store:
+                self._store[key].zero_()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """z and what belongs to it (RMD's own `state_dict()` holds it too)."""
+        self.check()
+        return {key: self._store[key] for key in ("z", "z_momentum") if key in self._store}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Copy z in place.
+
+        Raises ValueError where it belongs to another number of samples, before anything has changed.
+        """
+        self.check_fits(state)
+        for key in ("z", "z_momentum"):
+            if key in self._store:
+                self._store[key].copy_(state[key]) if key in state else self._store[key].zero_()
+        self._store["z_rejected"].zero_()
+
+    def check_fits(self, state: MutableMapping[str, Any]) -> None:
+        """Raises ValueError where a state has no z, or one of another length."""
+        z = state.get("z")
+        if not isinstance(z, Tensor) or z.shape != self.values.shape:
+            found = f"z for {len(z)} samples" if isinstance(z, Tensor) and z.dim() == 1 else "no z"
+            raise ValueError(f"the state holds {found}, but this optimizer was made with num_samples={len(self)}")

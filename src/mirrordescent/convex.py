@@ -1,0 +1,93 @@
+"""ψ as any strictly convex function of a user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mirrordescent.potentials import Potential
+from mirrordescent.roots import origin, solve_increasing
+
+
+class Convex(Potential):
+    """Any strictly convex function of a user's, applied elementwise: gradient by autograd, inverse by root finding.
+
+    function: takes a tensor and returns a tensor of the same shape, each element depending on its own input alone.
+    domain: the open interval where it is defined; the gradient should run from −∞ to ∞ over it, else a step that asks
+        for more ends at the domain's edge.
+    name: how checkpoints and messages call it.
+
+    >>> import torch, mirrordescent as md
+    >>> psi = md.Convex(lambda w: w**4 / 4 + w**2 / 2)
+    >>> psi.inverse(psi.gradient(torch.tensor([0.5, -2.0])))
+    tensor([ 0.5000, -2.0000])
+    """
+
+    live = True
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        *,
+        domain: tuple[float, float] = (-float("inf"), float("inf")),
+        name: str | None = None,
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"function must be callable, got {type(function).__name__}")
+        low, high = float(domain[0]), float(domain[1])
+        if not low < high:
+            raise ValueError(f"domain must be an interval (low, high) with low < high, got {domain}")
+        self.function, self.domain = function, (low, high)
+        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse what can be seen at once: a wrong shape, or a gradient that does not increase."""
+        reach = torch.tensor([-2, -1, -0.5, -0.1, 0, 0.1, 0.5, 1, 2], dtype=torch.float64)
+        middle = origin(self.domain)
+        low, high = max(self.domain[0], middle - 2.5), min(self.domain[1], middle + 2.5)
+        probe = low + (high - low) * (reach + 2.5) / 5
+        output = self.function(probe)
+        if not isinstance(output, Tensor) or output.shape != probe.shape:
+            shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise ValueError(f"function must act elementwise: it turned shape {tuple(probe.shape)} into {shape}")
+        slopes = self._gradient(probe)
+        falls = (slopes.diff() <= 0).nonzero()
+        if len(falls):
+            k = int(falls[0])
+            raise ValueError(
+                f"function is not strictly convex: its gradient goes from {slopes[k]:.4g} at {probe[k]:.4g} to "
+                f"{slopes[k + 1]:.4g} at {probe[k + 1]:.4g}"
+            )
+
+    @property
+    def spec(self) -> str:
+        return f"convex[{self.name}]"
+
+    def domain_error(self, w: Tensor) -> str | None:
+        x = torch.view_as_real(w) if w.is_complex() else w
+        low, high = self.domain
+        if x.numel() == 0 or bool(((x > low) & (x < high)).all()):
+            return None
+        return (
+            f"{self.spec} is defined on ({low}, {high}), but the weights run from {x.min().item():.4g} to "
+            f"{x.max().item():.4g}; start them inside, or use another potential for this parameter group"
+        )
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return self.function(w)
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = w.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.function(x).sum(), x)
+        return gradient.detach()
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        start = torch.full_like(dual, origin(self.domain))
+        return self._step(start, dual - self._gradient(start))
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        return solve_increasing(self._gradient, w, delta, self.domain)

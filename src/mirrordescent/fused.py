@@ -1,0 +1,86 @@
+"""Which mirror steps have a kernel of their own that reads w and g once and writes w once, and its launch.
+
+ℓ2 and its multiples go through PyTorch's own fused SGD kernel, on the CPU too. The other closed forms have a Triton
+kernel (`kernels.py`, imported when first used, so that the core needs torch alone).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mirrordescent.potentials import HyperbolicEntropy, NegativeEntropy, Potential, QNorm, Quadratic, Scaled
+
+
+class Form(NamedTuple):
+    """A closed-form step as the kernel knows it."""
+
+    kind: str
+    number: float = 0.0  # q or β
+    scale: float = 1.0  # c in c·ψ
+    weight: Tensor | None = None
+
+
+def form_of(potential: Potential) -> Form | None:
+    """The kernel's description of a potential, or None where there is no kernel."""
+    if isinstance(potential, Scaled):
+        inner = form_of(potential.base)
+        return None if inner is None else inner._replace(scale=inner.scale * potential.factor)
+    if isinstance(potential, QNorm):
+        return Form("qnorm", potential.q)
+    if isinstance(potential, NegativeEntropy):
+        return Form("entropy")
+    if isinstance(potential, HyperbolicEntropy):
+        return Form("hypentropy", potential.beta)
+    if isinstance(potential, Quadratic) and isinstance(potential.weight, Tensor):
+        return Form("quadratic", weight=potential.weight)
+    return None
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def supports(potential: Potential, w: Tensor) -> bool:
+    """Whether a fused step exists for this potential on this parameter's device and type."""
+    if w.is_complex():
+        w = torch.view_as_real(w)
+    if potential.linear is not None:
+        return w.is_floating_point() and w.device.type in ("cpu", "cuda")
+    form = form_of(potential)
+    if form is None or w.device.type != "cuda" or not _has_triton():
+        return False
+    if w.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return False
+    return form.weight is None or (form.weight.shape == w.shape and form.weight.device == w.device)
+
+
+def same_layout(w: Tensor, *others: Tensor) -> bool:
+    """Whether the tensors can be walked through together as plain memory."""
+    dense = w.is_contiguous() or (w.dim() == 4 and w.is_contiguous(memory_format=torch.channels_last))
+    return dense and all(t.stride() == w.stride() for t in others)
+
+
+def mirror_step_(
+    potential: Potential,
+    w: Tensor,
+    g: Tensor,
+    m: Tensor | None,
+    *,
+    lr: float | Tensor,
+    momentum: float,
+    maximize: bool,
+    grad_scale: Tensor | None,
+    found_inf: Tensor | None,
+) -> None:
+    """m ← μ m + g, ∇ψ(w) ← ∇ψ(w) − η m, in one kernel and in place."""
+    from mirrordescent import kernels
+
+    form = form_of(potential)
+    assert form is not None
+    kernels.launch(form, w, g, m, lr, momentum, maximize, grad_scale, found_inf)

@@ -1,0 +1,50 @@
+"""A dataset that says which sample is which: RMD keeps one number per training sample and has to know."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Any, cast
+
+from torch.utils.data import Dataset, IterableDataset
+
+
+class Indexed(Dataset[Any]):
+    """The dataset with each item's index appended: `(x, y)` becomes `(x, y, index)`.
+
+    A dict gets the key "index"; any other item becomes `(item, index)`. The index is the position in *this* dataset,
+    so wrap what you train on (a `Subset`, not the set it was cut from), and pass `num_samples=len(dataset)` to RMD.
+
+    >>> import torch, mirrordescent as md
+    >>> from torch.utils.data import TensorDataset
+    >>> md.Indexed(TensorDataset(torch.tensor([1.0, 2.0]), torch.tensor([0, 1])))[1]
+    (tensor(2.), tensor(1), 1)
+    """
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            raise TypeError(f"Indexed needs a dataset with a length and items by index, got {type(dataset).__name__}")
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self.dataset))
+
+    def __getitem__(self, index: int) -> Any:
+        index = int(index)
+        if index < 0:
+            index += len(self)
+        return _append(self.dataset[index], index)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """A whole batch at once, through the dataset's own `__getitems__` where it has one."""
+        fetch = getattr(self.dataset, "__getitems__", None)
+        if fetch is None:
+            return [self[index] for index in indices]
+        return [_append(item, int(index)) for item, index in zip(fetch(indices), indices, strict=True)]
+
+
+def _append(item: Any, index: int) -> Any:
+    if isinstance(item, dict):
+        return {**item, "index": index}
+    if isinstance(item, (tuple, list)):
+        return (*item, index)
+    return (item, index)

@@ -1,0 +1,193 @@
+"""The mirror step of every closed-form separable potential, as one Triton kernel.
+
+Legend: w weight, g gradient, m momentum, δ (`delta`) change of the dual, α = 1/(q − 1).
+Imported only where a CUDA device and Triton are there; `potentials.py` is the readable form of the same mathematics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from mirrordescent.fused import Form
+
+_BLOCK = 1024
+
+
+@triton.jit
+def _split(x):
+    """x = 2^e · y with 1 ≤ y < 2, for x > 0: logarithms of e and y apart do not lose digits to a large exponent."""
+    tiny = x < 1.0e-30
+    x = tl.where(tiny, x * 18446744073709551616.0, x)  # 2^64: out of the subnormal range
+    bits = x.to(tl.int32, bitcast=True)
+    e = ((bits >> 23) - 127).to(tl.float32) - tl.where(tiny, 64.0, 0.0)
+    y = ((bits & 0x007FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
+    return e, y
+
+
+@triton.jit
+def _qnorm(w, delta, Q: tl.constexpr):
+    ALPHA: tl.constexpr = 1.0 / (Q - 1.0)
+    # The binomial series is used while its fifth term is below rounding.
+    SMALL: tl.constexpr = 1.0 / 32.0 if ALPHA <= 1.0 else 1.0 / (32.0 * ALPHA)
+    size = tl.abs(w)
+    # t = δ sign(w) / |w|^{q−1}, the power by its exponent n (an integer, applied in two halves) and the rest r.
+    e, y = _split(size)
+    n = tl.floor((Q - 1.0) * e + 0.5)
+    r = tl.fma(e, Q - 1.0, -n) + (Q - 1.0) * tl.log2(y)
+    n = tl.minimum(tl.maximum(n, -250.0), 250.0)
+    half = tl.floor(0.5 * n)
+    signed = tl.where(w < 0, -delta, delta)
+    t = (signed * tl.exp2(-half)) * tl.exp2(half - n) * tl.exp2(-r)
+    # Small change: w ((1 + t)^α), as an increment that vanishes with t.
+    series = 1.0 + t * ((ALPHA - 4.0) / 5.0)
+    series = 1.0 + t * ((ALPHA - 3.0) / 4.0) * series
+    series = 1.0 + t * ((ALPHA - 2.0) / 3.0) * series
+    series = 1.0 + t * ((ALPHA - 1.0) / 2.0) * series
+    near = w + w * (ALPHA * t * series)
+    # Otherwise |ξ|^α; for q > 2, where |w|^{q−1} may underflow, as |w| |1 + t|^α while w is above the rounding of ξ.
+    if Q < 2.0:
+        free = size == size
+        xi = tl.where(size == 0, delta, tl.exp2(half) * tl.exp2(n - half) * tl.exp2(r) + signed)
+        negative = tl.where(size == 0, delta < 0, (xi < 0) != (w < 0))
+        ratio = tl.abs(xi)
+    else:
+        free = (size == 0) | ~(tl.abs(t) < 16777216.0)
+        negative = tl.where(free, delta < 0, (1.0 + t < 0) != (w < 0))
+        ratio = tl.where(free, tl.abs(delta), tl.abs(1.0 + t))
+    e, y = _split(ratio)
+    power = tl.exp2(ALPHA * e + ALPHA * tl.log2(y))
+    power = tl.where(ratio == 0, 0.0, power)
+    far = tl.where(free, power, size * power)
+    far = tl.where(negative, -far, far)
+    return tl.where(tl.abs(t) < SMALL, tl.where(size == 0, far, near), far)
+
+
+@triton.jit
+def _entropy(w, delta):
+    # w (e^δ − 1) by its series while |δ| < ½, as an increment that vanishes with δ.
+    series = 1.0 + delta * (1.0 / 9.0)
+    series = 1.0 + delta * (1.0 / 8.0) * series
+    series = 1.0 + delta * (1.0 / 7.0) * series
+    series = 1.0 + delta * (1.0 / 6.0) * series
+    series = 1.0 + delta * (1.0 / 5.0) * series
+    series = 1.0 + delta * (1.0 / 4.0) * series
+    series = 1.0 + delta * (1.0 / 3.0) * series
+    series = 1.0 + delta * (1.0 / 2.0) * series
+    near = w + w * (delta * series)
+    far = w * tl.exp(delta)
+    return tl.maximum(tl.where(tl.abs(delta) < 0.5, near, far), 1.17549435e-38)
+
+
+@triton.jit
+def _hypentropy(w, delta, BETA: tl.constexpr):
+    # |δ| ≤ 1: the addition theorem of sinh, as an increment; sinh(δ/2) by its series.
+    h = 0.5 * tl.minimum(tl.maximum(delta, -1.0), 1.0)
+    h2 = h * h
+    sh = h * (1.0 + h2 * (1.0 / 6.0) * (1.0 + h2 * 0.05 * (1.0 + h2 * (1.0 / 42.0) * (1.0 + h2 * (1.0 / 72.0)))))
+    radius = tl.sqrt(w * w + BETA * BETA)
+    near = w + 2.0 * sh * (w * sh + radius * tl.sqrt(1.0 + sh * sh))
+    # Otherwise β sinh(asinh(w/β) + δ).
+    dual = tl.log((tl.abs(w) + radius) * (1.0 / BETA))
+    dual = tl.where(w < 0, -dual, dual) + delta
+    far = (0.5 * BETA) * (tl.exp(dual) - tl.exp(-dual))
+    return tl.where(tl.abs(delta) <= 1.0, near, far)
+
+
+@triton.jit
+def _step(
+    w_at,
+    g_at,
+    m_at,
+    h_at,
+    lr_at,
+    scale_at,
+    found_at,
+    lr,
+    momentum,
+    n,
+    KIND: tl.constexpr,
+    NUMBER: tl.constexpr,
+    FACTOR: tl.constexpr,
+    MOMENTUM: tl.constexpr,
+    LR_TENSOR: tl.constexpr,
+    UNSCALE: tl.constexpr,
+    MAYBE_SKIP: tl.constexpr,
+    MAXIMIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    if LR_TENSOR:
+        lr = tl.load(lr_at).to(tl.float32)
+    stored = tl.load(w_at + at, mask=inside, other=1.0)
+    w = stored.to(tl.float32)
+    g = tl.load(g_at + at, mask=inside, other=0.0).to(tl.float32)
+    if UNSCALE:
+        g = g / tl.load(scale_at).to(tl.float32)
+    if MAXIMIZE:
+        g = -g
+    if MOMENTUM:
+        m = tl.load(m_at + at, mask=inside, other=0.0)
+        # Rounded to its own type before it is used, as a separate buffer would be.
+        g = (momentum * m.to(tl.float32) + g).to(m.dtype).to(tl.float32)
+    delta = (-lr / FACTOR) * g
+    if KIND == "quadratic":
+        new = w + delta / tl.load(h_at + at, mask=inside, other=1.0).to(tl.float32)
+    elif KIND == "entropy":
+        new = _entropy(w, delta)
+    elif KIND == "hypentropy":
+        new = _hypentropy(w, delta, NUMBER)
+    else:
+        new = _qnorm(w, delta, NUMBER)
+    write = inside
+    if MAYBE_SKIP:
+        write = write & (tl.load(found_at).to(tl.float32) == 0.0)
+    if MOMENTUM:
+        tl.store(m_at + at, g.to(m.dtype), mask=write)
+    tl.store(w_at + at, tl.where(delta == 0, stored, new.to(stored.dtype)), mask=write)
+
+
+def launch(
+    form: Form,
+    w: Tensor,
+    g: Tensor,
+    m: Tensor | None,
+    lr: float | Tensor,
+    momentum: float,
+    maximize: bool,
+    grad_scale: Tensor | None,
+    found_inf: Tensor | None,
+) -> None:
+    """One step of one tensor, in place; w, g, m and a tensor of weights share one dense layout."""
+    if w.numel() == 0:
+        return
+    lr_tensor = isinstance(lr, Tensor) and lr.is_cuda
+    with torch.cuda.device(w.device):
+        _step[(triton.cdiv(w.numel(), _BLOCK),)](
+            w,
+            g,
+            w if m is None else m,
+            w if form.weight is None else form.weight,
+            lr if lr_tensor else w,
+            w if grad_scale is None else grad_scale,
+            w if found_inf is None else found_inf,
+            0.0 if lr_tensor else float(lr),
+            float(momentum),
+            w.numel(),
+            KIND=form.kind,
+            NUMBER=form.number,
+            FACTOR=form.scale,
+            MOMENTUM=m is not None,
+            LR_TENSOR=lr_tensor,
+            UNSCALE=grad_scale is not None,
+            MAYBE_SKIP=found_inf is not None,
+            MAXIMIZE=maximize,
+            BLOCK=_BLOCK,
+            num_warps=4,
+        )

@@ -1,0 +1,452 @@
+"""ψ: value, gradient (the mirror map ∇ψ), inverse, Bregman divergence, and the accurate step ∇ψ⁻¹(∇ψ(w) + δ).
+
+Legend: w weights, d = ∇ψ(w) their dual, δ (`delta`) a change of the dual, ξ = d + δ, w′ = ∇ψ⁻¹(ξ).
+
+A new potential is one small class: four pure functions on float32 or float64 tensors, and a row in the table of
+`specs.py` so that it has a name. Half precision, the Bregman divergence and δ = 0 are dealt with once, in the base class.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mirrordescent.roots import origin, solve_increasing
+
+
+def _real(w: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in the type that ψ is computed in: float32 for half precision, else as they are."""
+    if not w.is_floating_point():
+        raise TypeError(f"a potential takes real floating-point tensors, got {w.dtype}")
+    dtype = torch.float64 if w.dtype == torch.float64 else torch.float32
+    return tuple(t.to(dtype) for t in (w, *others))
+
+
+def _wide(w: Tensor) -> Tensor:
+    """float64 where the device has it: differences of ψ cancel."""
+    return w if w.device.type == "mps" else w.double()
+
+
+def _positive(name: str, value: float) -> float:
+    value = float(value)
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be a finite number > 0, got {value}")
+    return value
+
+
+class Potential(ABC):
+    """A strictly convex function ψ of the weights, with its mirror map and the way back.
+
+    A sum `a + b` and a multiple `2 * a` of potentials are potentials. `spec` is the string that `md.potential` turns
+    back into an equal object; `live` says that the spec does not hold everything (a user's function, a tensor of
+    weights), so that after loading a checkpoint the object has to come from the optimizer that loads it.
+
+    >>> import torch, mirrordescent as md
+    >>> w = torch.tensor([0.5, -2.0])
+    >>> md.QNorm(3).gradient(w)
+    tensor([ 0.2500, -4.0000])
+    >>> (md.L2() + 0.5 * md.QNorm(3)).spec
+    'l2 + 0.5 * q=3.0'
+    """
+
+    separable = True
+    live = False
+    # One function of one number for every element of every tensor, so that tensors may be stepped joined together.
+    uniform = True
+    # The open interval that every weight has to lie in.
+    domain: tuple[float, float] = (-float("inf"), float("inf"))
+    # h when ∇ψ(w) = h·w with one number h: the step is then the plain w + δ/h.
+    linear: float | None = None
+
+    @property
+    @abstractmethod
+    def spec(self) -> str:
+        """The string that `md.potential` turns back into this potential."""
+
+    @abstractmethod
+    def _terms(self, w: Tensor) -> Tensor:
+        """ψ_k(w_k), elementwise (a potential that is not separable returns one term)."""
+
+    @abstractmethod
+    def _gradient(self, w: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _inverse(self, dual: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor: ...
+
+    def domain_error(self, w: Tensor) -> str | None:
+        """Why w is outside ψ's domain and what to do about it, or None. Looks at the values."""
+        return None
+
+    def value(self, w: Tensor) -> Tensor:
+        """ψ(w), a scalar."""
+        return self._terms(*_real(w)).sum()
+
+    def gradient(self, w: Tensor) -> Tensor:
+        """∇ψ(w), in the type of w."""
+        return self._gradient(*_real(w)).to(w.dtype)
+
+    def inverse(self, dual: Tensor) -> Tensor:
+        """∇ψ⁻¹(dual), in the type of `dual`."""
+        return self._inverse(*_real(dual)).to(dual.dtype)
+
+    def divergence(self, w: Tensor, anchor: Tensor) -> Tensor:
+        """D_ψ(w, anchor) = ψ(w) − ψ(anchor) − ⟨∇ψ(anchor), w − anchor⟩ ≥ 0, a scalar.
+
+        Close to the anchor the three terms cancel; there ½⟨∇ψ(w) − ∇ψ(anchor), w − anchor⟩ takes over, which differs
+        from D_ψ by the third order of the distance and is never negative.
+        """
+        x, a = (_wide(t) for t in _real(w, anchor))
+        psi_x, psi_a, dual = self._terms(x), self._terms(a), self._gradient(a)
+        linear = dual * (x - a)
+        near = 0.5 * (self._gradient(x) - dual) * (x - a)
+        if not self.separable:
+            linear, near = linear.sum(), near.sum()
+        plain = psi_x - psi_a - linear
+        doubtful = plain <= torch.finfo(plain.dtype).eps ** 0.5 * (psi_x.abs() + psi_a.abs() + linear.abs())
+        return torch.where(doubtful, near, plain).sum().to(_real(w)[0].dtype)
+
+    def step(self, w: Tensor, delta: Tensor) -> Tensor:
+        """∇ψ⁻¹(∇ψ(w) + delta), in the type of w; where delta is 0 it is w, bit for bit.
+
+        >>> import torch, mirrordescent as md
+        >>> md.NegativeEntropy().step(torch.tensor([0.5]), torch.tensor([1.0])) / 0.5
+        tensor([2.7183])
+        """
+        x, change = _real(w, delta)
+        still = change == 0 if self.separable else (change == 0).all()
+        return torch.where(still, w, self._step(x, change).to(w.dtype))
+
+    def __add__(self, other: object) -> Potential:
+        if not isinstance(other, Potential):
+            return NotImplemented
+        return Sum([self, other])
+
+    def __mul__(self, factor: object) -> Potential:
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+            return NotImplemented
+        return Scaled(factor, self)
+
+    __rmul__ = __mul__
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Potential):
+            return NotImplemented
+        return self is other or (not self.live and not other.live and self.spec == other.spec)
+
+    def __hash__(self) -> int:
+        return hash(self.spec)
+
+    def __repr__(self) -> str:
+        return f"<potential {self.spec}>"
+
+
+class QNorm(Potential):
+    """ψ(w) = (1/q) Σ |w|^q for a real q > 1 (the paper's equation for the q-norm update).
+
+    Small q favours sparse weights, q = 2 is SGD's, large q favours weights of one size.
+    """
+
+    def __init__(self, q: float) -> None:
+        self.q = float(q)
+        if not 1 < self.q < float("inf"):
+            raise ValueError(f"q must be a finite number > 1, got {self.q}")
+        self.linear = 1.0 if self.q == 2 else None
+
+    @property
+    def spec(self) -> str:
+        return f"q={self.q!r}"
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return w.abs().pow(self.q) / self.q
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return w.abs().pow(self.q - 1).copysign(w)
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        return dual.abs().pow(1 / (self.q - 1)).copysign(dual)
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        if self.q == 2:
+            return w + delta
+        # a = |w|^{q−1} through its root, since a itself leaves float32 (1e-5^9) where δ/a still matters.
+        root = w.abs().pow((self.q - 1) / 2)
+        a = root * root
+        t = delta.copysign(delta * w) / root / root  # δ sign(w) / a
+        # Small change: w (1 + t)^{1/(q−1)}, as an increment that vanishes with t.
+        relative = w + w * (t.clamp(-0.5, 0.5).log1p() / (self.q - 1)).expm1()
+        # Large change or w = 0: through ξ, or, where a is too small to be added to δ but not to matter, |w| |1 + t|^α.
+        faint = (a < 1e4 * torch.finfo(w.dtype).tiny) & (t.abs() < 1 / torch.finfo(w.dtype).eps)
+        xi = torch.where(faint, (1 + t) * w.sign(), a.copysign(w) + delta)
+        direct = self._inverse(xi) * torch.where(faint, w.abs(), 1)
+        return torch.where(t.abs() <= 0.5, relative, direct)
+
+
+class L2(QNorm):
+    """ψ(w) = ½ ‖w‖²: the mirror map is the identity, and SMD is SGD."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    @property
+    def spec(self) -> str:
+        return "l2"
+
+
+class L1(QNorm):
+    """ψ(w) = ‖w‖_q^q / q with q = 1 + eps: strictly convex, and close to the ℓ1 norm (sparse weights)."""
+
+    def __init__(self, eps: float = 0.1) -> None:
+        super().__init__(1 + _positive("eps", eps))
+
+    @property
+    def spec(self) -> str:
+        return "l1" if self.q == 1.1 else super().spec
+
+
+class LInf(QNorm):
+    """ψ(w) = ‖w‖_q^q / q with a large q: close to the ℓ∞ norm (weights in a small range)."""
+
+    def __init__(self, q: float = 10) -> None:
+        super().__init__(q)
+
+    @property
+    def spec(self) -> str:
+        return "linf" if self.q == 10 else super().spec
+
+
+class NegativeEntropy(Potential):
+    """ψ(w) = Σ w log w for w > 0; its divergence is the (generalised) Kullback–Leibler divergence."""
+
+    domain = (0.0, float("inf"))
+
+    @property
+    def spec(self) -> str:
+        return "entropy"
+
+    def domain_error(self, w: Tensor) -> str | None:
+        if w.is_complex():
+            return "negative entropy is not defined for complex weights"
+        if w.numel() == 0 or bool((w > 0).all()):
+            return None
+        return (
+            f"negative entropy needs every weight > 0, but the smallest is {w.min().item():.4g}; start it from positive "
+            "values, use 'hypentropy' for weights of both signs, or put it into a parameter group of its own with "
+            "another potential"
+        )
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return torch.xlogy(w, w)
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return w.log() + 1
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        return (dual - 1).exp()
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        stepped = torch.where(delta.abs() < 0.5, w + w * delta.expm1(), w * delta.exp())
+        # Underflow to 0 would leave the domain for good.
+        return stepped.clamp_min(torch.finfo(w.dtype).tiny)
+
+
+class HyperbolicEntropy(Potential):
+    """ψ(w) = Σ w asinh(w/β) − √(w² + β²): weights of both signs, like ℓ2 for |w| ≪ β and like entropy for |w| ≫ β."""
+
+    def __init__(self, beta: float = 1.0) -> None:
+        self.beta = _positive("beta", beta)
+
+    @property
+    def spec(self) -> str:
+        return "hypentropy" if self.beta == 1 else f"hypentropy={self.beta!r}"
+
+    def _radius(self, w: Tensor) -> Tensor:
+        return torch.hypot(w, w.new_tensor(self.beta))
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return w * (w / self.beta).asinh() - self._radius(w)
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return (w / self.beta).asinh()
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        return self.beta * dual.sinh()
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        # Small change: sinh(asinh(w/β) + δ) by its addition theorem, as an increment that vanishes with δ.
+        half = delta.clamp(-1, 1) / 2
+        increment = 2 * half.sinh() * (w * half.sinh() + self._radius(w) * half.cosh())
+        return torch.where(delta.abs() <= 1, w + increment, self._inverse(self._gradient(w) + delta))
+
+
+class Quadratic(Potential):
+    """ψ(w) = ½ Σ h w² with weights h > 0: a number, or a tensor that broadcasts to the parameter (Fisher weights)."""
+
+    def __init__(self, weight: float | Tensor) -> None:
+        self.live = isinstance(weight, Tensor)
+        self.uniform = not self.live
+        if isinstance(weight, Tensor):
+            if not bool(((weight > 0) & weight.isfinite()).all()):
+                raise ValueError(f"weight must be finite and > 0 everywhere, but its smallest is {weight.min().item()}")
+            self.weight: float | Tensor = weight.detach()
+        else:
+            self.weight = self.linear = _positive("weight", weight)
+
+    @property
+    def spec(self) -> str:
+        return "quadratic[tensor]" if isinstance(self.weight, Tensor) else f"quadratic={self.weight!r}"
+
+    def domain_error(self, w: Tensor) -> str | None:
+        if not isinstance(self.weight, Tensor):
+            return None
+        if w.is_complex():
+            return "a quadratic potential with a tensor of weights is not defined for complex weights"
+        shape = tuple(self.weight.shape)
+        try:
+            if torch.broadcast_shapes(shape, w.shape) == w.shape:
+                return None
+        except RuntimeError:
+            pass
+        return (
+            f"the quadratic potential's weight has shape {shape}, which does not broadcast to {tuple(w.shape)}; give "
+            "each parameter a group of its own with its own md.Quadratic(weight)"
+        )
+
+    def _at(self, w: Tensor) -> float | Tensor:
+        return self.weight.to(w) if isinstance(self.weight, Tensor) else self.weight
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return 0.5 * self._at(w) * w * w
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return self._at(w) * w
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        return dual / self._at(dual)
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        return w + delta / self._at(w)
+
+
+class SquaredNorm(Potential):
+    """ψ(w) = ½ ‖w‖_q², the norm of one parameter tensor; not separable.
+
+    With v the q-norm step of w/N by δ/N, where N = ‖w‖_q, the step is N·v·‖v‖_q^{q−2}: no dual is ever formed.
+    """
+
+    separable = False
+    uniform = False
+
+    def __init__(self, q: float) -> None:
+        self._qnorm = QNorm(q)
+        self.q = self._qnorm.q
+        self.linear = self._qnorm.linear
+
+    @property
+    def spec(self) -> str:
+        return f"squarednorm={self.q!r}"
+
+    def _norm(self, w: Tensor, q: float) -> Tensor:
+        return torch.linalg.vector_norm(w.flatten(), q)
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return self._norm(w, self.q) ** 2 / 2
+
+    def _map(self, w: Tensor, q: float) -> Tensor:
+        """∇ ½‖w‖_q², and its own inverse with the conjugate exponent."""
+        norm = self._norm(w, q)
+        scaled = w / torch.where(norm > 0, norm, 1)
+        return norm * scaled.abs().pow(q - 1).copysign(w)
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return self._map(w, self.q)
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        return self._map(dual, self.q / (self.q - 1))
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        if self.linear is not None:
+            return w + delta
+        x, change = _wide(w), _wide(delta)
+        norm = self._norm(x, self.q)
+        norm = torch.where(norm > 0, norm, 1)
+        v = self._qnorm.step(x / norm, change / norm)
+        size = self._norm(v, self.q)
+        return (norm * v * torch.where(size > 0, size, 1).pow(self.q - 2)).to(w.dtype)
+
+
+class Scaled(Potential):
+    """c·ψ for a number c > 0; made by `c * psi`."""
+
+    def __init__(self, factor: float, base: Potential) -> None:
+        self.factor = _positive("a potential's factor", factor)
+        if isinstance(base, Scaled):
+            self.factor, base = self.factor * base.factor, base.base
+        self.base = base
+        self.live, self.separable = base.live, base.separable
+        self.uniform, self.domain = base.uniform, base.domain
+        self.linear = None if base.linear is None else self.factor * base.linear
+
+    @property
+    def spec(self) -> str:
+        inner = f"({self.base.spec})" if isinstance(self.base, Sum) else self.base.spec
+        return f"{self.factor!r} * {inner}"
+
+    def domain_error(self, w: Tensor) -> str | None:
+        return self.base.domain_error(w)
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return self.factor * self.base._terms(w)
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return self.factor * self.base._gradient(w)
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        return self.base._inverse(dual / self.factor)
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        return self.base._step(w, delta / self.factor)
+
+
+class Sum(Potential):
+    """ψ₁ + ψ₂ + … of separable potentials; made by `a + b`. The inverse is found by root finding."""
+
+    def __init__(self, parts: Sequence[Potential]) -> None:
+        self.parts = [p for part in parts for p in (part.parts if isinstance(part, Sum) else [part])]
+        for part in self.parts:
+            if not part.separable:
+                raise TypeError(f"a sum needs separable potentials: {part.spec} couples all weights of a tensor")
+        self.live = any(part.live for part in self.parts)
+        self.uniform = all(part.uniform for part in self.parts)
+        self.linear = None
+        if all(part.linear is not None for part in self.parts):
+            self.linear = sum(part.linear for part in self.parts if part.linear is not None)
+        # A potential that lives on part of the line decides where a root may be looked for.
+        self.domain = (max(part.domain[0] for part in self.parts), min(part.domain[1] for part in self.parts))
+
+    @property
+    def spec(self) -> str:
+        return " + ".join(part.spec for part in self.parts)
+
+    def domain_error(self, w: Tensor) -> str | None:
+        return next((error for part in self.parts if (error := part.domain_error(w)) is not None), None)
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return torch.stack([part._terms(w) for part in self.parts]).sum(0)
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return torch.stack([part._gradient(w) for part in self.parts]).sum(0)
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        start = torch.full_like(dual, origin(self.domain))
+        return self._step(start, dual - self._gradient(start))
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        if self.linear is not None:
+            return w + delta / self.linear
+        return solve_increasing(self._gradient, w, delta, self.domain)

@@ -1,0 +1,464 @@
+"""RMD: regularizer mirror descent, which ends near the minimiser of λ·Σ L_i(w) + D_ψ(w, w₀).
+
+Legend: L_i losses, s_i = √(2 (L_i + ε)) root losses, z_i one scalar per sample, ℓ̂ the penalty on z_i − s_i,
+η `lr`, λ `lam`, c_i = η ℓ̂'(z_i − s_i). The paper's Algorithms 1 and 2 are the two functions below.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from mirrordescent.auxiliary import Auxiliary, machine_epsilon, root_loss, working
+from mirrordescent.potentials import Potential
+from mirrordescent.smd import SMD, _apply
+
+Slope = Callable[[Tensor], Tensor]
+
+# ℓ̂'(r), the slope of the constraint-enforcing loss.
+PENALTIES: dict[str, Slope] = {
+    "square": lambda r: r,  # r²/2
+    "huber": lambda r: r.clamp(-1, 1),  # r²/2 up to 1, then |r| − ½
+    "logcosh": torch.tanh,  # log cosh r
+}
+REDUCTIONS = ("sample", "batch")
+CONVENTIONS = ("paper", "objective")
+MOMENTUM_RULES = ("dense", "scaled")
+# What one optimizer has once, kept in its first parameter group beside z.
+SETTINGS = ("lam", "num_samples", "reduction", "penalty", "lam_convention", "momentum_rule", "eps")
+
+
+def sample_rule(losses: Tensor, z: Tensor, slope: Slope, eps: float) -> tuple[Tensor, Tensor]:
+    """Algorithm 1 for every sample of the batch at once: ℓ̂'_i, and the weight a_i = −ℓ̂'_i / s_i of ∇L_i.
+
+    ∇ψ(w) ← ∇ψ(w) + (1/|B|) Σ (c_i / s_i) ∇L_i is then a mirror step on the mean of a_i L_i, the a_i held constant.
+    """
+    s = root_loss(losses, eps)
+    d = slope(z - s)
+    return d, -d / s
+
+
+def batch_rule(losses: Tensor, z: Tensor, slope: Slope, eps: float, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Algorithm 2: one ℓ̂' and one weight for the batch, from its mean loss and its mean z."""
+    if counted is None:
+        mean_loss, mean_z = losses.mean(), z.mean()
+    else:
+        count = counted.sum().clamp_min(1)
+        mean_loss, mean_z = torch.where(counted, losses, 0).sum() / count, torch.where(counted, z, 0).sum() / count
+    s = root_loss(mean_loss, eps)
+    d = slope(mean_z - s)
+    return d.expand_as(losses), (-d / s).expand_as(losses)
+
+
+class _Batch(NamedTuple):
+    """What z needs of a batch that has gone backward."""
+
+    index: Tensor  # (batch,)
+    slope: Tensor  # (batch,) ℓ̂'_i
+
+
+class _WeightedMean(torch.autograd.Function):
+    """Has the value of the mean loss and the gradient of mean(weight · losses); reports when it goes backward."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, through: Tensor, value: Tensor, weight: Tensor, went_backward: Callable[[], None]
+    ) -> Tensor:
+        ctx.save_for_backward(weight)
+        ctx.went_backward, ctx.dtype = went_backward, through.dtype
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        (weight,) = ctx.saved_tensors
+        ctx.went_backward()
+        return (gradient / weight.numel() * weight).to(ctx.dtype), None, None, None
+
+
+class RMD(SMD):
+    """Regularizer mirror descent: explicit regularization by ψ, at the cost of SGD and one number per sample.
+
+    params, lr, potential, momentum, foreach, fused: as in `md.SMD`; a group may set its own `lr` and `potential`.
+    lam: λ, the weight of the loss against ψ; `inf` is SMD.
+    num_samples: how many training samples there are; their numbers are what `loss` takes as `index`.
+    reduction: "sample" (Algorithm 1 for each sample of a batch) or "batch" (the paper's Algorithm 2).
+    penalty: ℓ̂, "square", "huber", "logcosh", or a function that returns ℓ̂'(r).
+    lam_convention: "paper", z_i −= c_i/λ, or "objective", z_i −= c_i/(λ|B|), which makes λ itself the weight of Σ L_i
+        in the objective at any batch size (see `objective_lam`).
+    eps: ε in s = √(2 (L + ε)); by default the machine epsilon of the losses' type.
+    momentum_rule: "dense", z follows the same heavy ball as w and the objective stays (one more number per sample), or
+        "scaled", z's step is divided by 1 − μ, which is right while lr is constant.
+
+    Raises ValueError or TypeError where a setting makes no sense; every message says which and what to do.
+
+    >>> import torch, mirrordescent as md
+    >>> x, y = torch.eye(3), torch.tensor([1.0, 2.0, 3.0])
+    >>> w = torch.nn.Parameter(torch.zeros(3))
+    >>> optimizer = md.RMD([w], lr=0.5, lam=1.0, num_samples=3)
+    >>> for _ in range(100):
+    ...     optimizer.zero_grad()
+    ...     residual = x @ w - y
+    ...     loss = optimizer.loss(residual.square() / 2, torch.arange(3), root=residual)
+    ...     loss.backward()
+    ...     optimizer.step()
+    >>> optimizer.objective_lam(batch_size=3)          # it minimises (1/3) Σ (w_i - y_i)²/2 + ½ ‖w‖²
+    0.3333333333333333
+    >>> w.detach()
+    tensor([0.2500, 0.5000, 0.7500])
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor,
+        lam: float,
+        num_samples: int,
+        potential: str | Potential = "l2",
+        *,
+        reduction: str = "sample",
+        penalty: str | Slope = "square",
+        lam_convention: str = "paper",
+        momentum: float = 0.0,
+        momentum_rule: str = "dense",
+        eps: float | None = None,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        if isinstance(num_samples, bool) or not isinstance(num_samples, int):
+            raise TypeError(f"num_samples must be an integer, got {type(num_samples).__name__}")
+        if num_samples <= 0:
+            raise ValueError(f"num_samples must be > 0, got {num_samples}")
+        lam = float(lam)
+        if not lam > 0:
+            raise ValueError(f"lam must be > 0 (or inf for SMD), got {lam}")
+        if eps is not None and not 0 <= eps < math.inf:
+            raise ValueError(f"eps must be a finite number >= 0, or None for the losses' machine epsilon, got {eps}")
+        _one_of("reduction", reduction, REDUCTIONS)
+        _one_of("lam_convention", lam_convention, CONVENTIONS)
+        _one_of("momentum_rule", momentum_rule, MOMENTUM_RULES)
+        if not callable(penalty):
+            _one_of("penalty", penalty, tuple(PENALTIES), or_else="or a function that returns the slope")
+        # Batches that have gone backward since the last step, and the factor that clipping put on w's gradient.
+        self._pending: list[_Batch] = []
+        self._clip: Tensor | None = None
+        self._penalty: Slope | None = penalty if callable(penalty) else None
+        self._settings: dict[str, Any] = {
+            "lam": lam,
+            "num_samples": num_samples,
+            "reduction": reduction,
+            "penalty": "custom" if callable(penalty) else penalty,
+            "lam_convention": lam_convention,
+            "momentum_rule": momentum_rule,
+            "eps": eps,
+        }
+        super().__init__(params, lr, potential, momentum=momentum, foreach=foreach, fused=fused)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group with its own `lr` and `potential`; λ, z and the momentum are one for the optimizer."""
+        mine = [key for key in (*SETTINGS, "z") if key in param_group]
+        if mine:
+            raise ValueError(f"{mine[0]} is one for the whole optimizer; a parameter group cannot set its own")
+        super().add_param_group(param_group)
+        if len(self.param_groups) == 1:
+            group = self.param_groups[0]
+            group.update(self._settings)
+            wide = any(w.dtype in (torch.float64, torch.complex128) for w in group["params"])
+            dense = group["momentum"] != 0 and group["momentum_rule"] == "dense"
+            device = group["params"][0].device
+            group.update(
+                Auxiliary.new_store(
+                    group["num_samples"], torch.float64 if wide else torch.float32, device, momentum=dense
+                )
+            )
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        if group["maximize"]:
+            raise ValueError("maximize has no meaning for RMD, which solves a minimisation; use md.SMD")
+        if group["momentum"] >= 1:
+            raise ValueError(f"momentum must be in [0, 1), got {group['momentum']}")
+        if self.param_groups[0]["momentum"] != group["momentum"]:
+            raise ValueError("momentum is one for the whole optimizer; a parameter group cannot set its own")
+        if group is self.param_groups[0] and self._settings["lam_convention"] == "paper":
+            rate = float(group["lr"]) / self._settings["lam"]
+            _check_rate(rate, "lr/lam")
+            name = "lr/lam"
+            if group["momentum"]:  # what a visit moves z by in all
+                name, rate = "lr/(lam (1 - momentum))", rate / (1 - group["momentum"])
+            if self._settings["momentum_rule"] == "scaled":
+                _check_rate(rate, name)
+            if rate > 1:
+                warnings.warn(f"{name} = {rate:.3g} is above 1: z overshoots at every visit", stacklevel=5)
+
+    @property
+    def aux(self) -> Auxiliary:
+        """z, one scalar per training sample."""
+        return Auxiliary(self.param_groups[0])
+
+    @property
+    def lam(self) -> float:
+        """λ."""
+        return float(self.param_groups[0]["lam"])
+
+    def objective_lam(self, batch_size: int) -> float:
+        """The weight λ' on Σ L_i in the objective λ' Σ L_i(w) + D_ψ(w, w₀) that training in such batches solves."""
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be >= 1, got {batch_size}")
+        return self.lam if self.param_groups[0]["lam_convention"] == "objective" else self.lam / batch_size
+
+    def _slope(self) -> Slope:
+        name = self.param_groups[0]["penalty"]
+        if name != "custom":
+            return PENALTIES[name]
+        assert self._penalty is not None
+        return self._penalty
+
+    @torch.compiler.disable
+    def loss(self, losses: Tensor, index: Tensor, *, root: Tensor | None = None) -> Tensor:
+        """The scalar to call `backward()` on: its value is the mean loss, its gradient is RMD's.
+
+        losses: (batch,), one loss ≥ 0 per sample, with its graph (`reduction="none"`).
+        index: (batch,), which training sample each one is.
+        root: (batch,), the signed residual r with L = r²/2, where there is one (regression). With it the fixed point on
+            a linear model is the exact minimiser; from the losses alone RMD sees |r|.
+
+        Nothing moves here: w and z move in `step()`, and only for batches whose loss has gone backward. Several calls
+        before one step are one batch, each scaled by its share of the samples, as with any mean loss.
+
+        Raises ValueError, TypeError or IndexError for input that makes no sense. On a GPU, where looking at the values
+        would make the host wait, a bad index or loss is left out, counted in `aux.rejected` and raised later.
+        """
+        self._refuse_several_ranks()
+        group, slope = self.param_groups[0], self._slope()
+        _check_losses(losses, root, group["reduction"])
+        aux = self.aux
+        index = aux.checked_index(index, losses)
+        if aux.values.device != losses.device:  # the model has moved since the optimizer was made
+            aux.to(losses.device)
+        index = index.to(losses.device, non_blocking=True)
+        with torch.no_grad():
+            L = working(losses.detach())
+            eps = machine_epsilon(losses) if group["eps"] is None else group["eps"]
+            counted = None
+            if L.is_cuda:
+                counted = (index >= 0) & (index < len(aux)) & ~(L < -eps)
+                group["z_rejected"].add_((~counted).sum())
+                index = torch.where(counted, index, 0)
+            elif bool((L < -eps).any()):
+                raise ValueError(f"losses must be >= 0, got {L.min().item():.4g}")
+            z = aux.values[index].to(L.dtype)
+            if root is not None:
+                d = slope(z - working(root.detach()))
+                weight = -d
+            elif group["reduction"] == "batch":
+                d, weight = batch_rule(L, z, slope, eps, counted)
+            else:
+                d, weight = sample_rule(L, z, slope, eps)
+            if counted is not None:
+                weight = torch.where(counted, weight, 0)
+                d = torch.where(counted, d, 0)
+            # A loss that is not finite may spoil w, as with any optimizer, but never z.
+            d = torch.where(d.isfinite() & L.isfinite(), d, 0).to(aux.values.dtype)
+            value = L.mean()
+        through = losses if root is None else root
+        if not torch.is_grad_enabled():
+            return value
+        if not through.requires_grad:
+            raise ValueError(
+                f"{'losses' if root is None else 'root'} has no graph (detached, or no parameter requires a gradient), "
+                "so backward() would reach no weight"
+            )
+        went_backward = partial(self._record, _Batch(index, d))
+        result: Tensor = _WeightedMean.apply(through, value, weight, went_backward)  # type: ignore[no-untyped-call]
+        return result
+
+    def _record(self, batch: _Batch) -> None:
+        """A batch counts from the moment its loss goes backward."""
+        if self._pending and all(w.grad is None for group in self.param_groups for w in group["params"]):
+            # The gradients of the batches before were thrown away without a step.
+            self._forget()
+        elif self._pending:
+            self._forget_if_zeroed()
+        self._pending.append(batch)
+
+    def _forget_if_zeroed(self) -> None:
+        """The same for gradients that were set to 0 in place, by a module's `zero_grad(set_to_none=False)`."""
+        grads = [w.grad for group in self.param_groups for w in group["params"] if w.grad is not None]
+        if all(g.device.type == "cpu" for g in grads):
+            if not any(bool(g.any()) for g in grads):
+                self._forget()
+            return
+        alive = torch.stack([g.any().to(self.aux.values.device) for g in grads]).any()
+        self._pending = [_Batch(b.index, torch.where(alive, b.slope, 0)) for b in self._pending]
+
+    def _forget(self) -> None:
+        self._pending.clear()
+        self._clip = None
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients, and with them the batches that they came from."""
+        super().zero_grad(set_to_none)
+        self._forget()
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Clip the gradient's norm over all parameters, and z's step by the same factor, so that the objective stays.
+
+        To be called between `backward()` and `step()` in place of `torch.nn.utils.clip_grad_norm_`, which would scale
+        w's step alone. Returns the norm before clipping.
+        """
+        max_norm = float(max_norm)
+        if not max_norm > 0:
+            raise ValueError(f"max_norm must be > 0, got {max_norm}")
+        params = [w for group in self.param_groups for w in group["params"] if w.grad is not None]
+        total = torch.nn.utils.get_total_norm([w.grad for w in params if w.grad is not None])
+        factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_([w.grad for w in params if w.grad is not None], factor)
+        self._clip = factor if self._clip is None else self._clip * factor
+        return total
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One mirror step on w and one on z, for the batches whose `loss()` has gone backward since the last step.
+
+        Raises RuntimeError, before anything has changed, when there are gradients but none of them came from `loss()`.
+        """
+        value = None
+        if closure is not None:
+            with torch.enable_grad():
+                value = closure()
+        works = self._gather()
+        if not any(work.params for work in works):
+            return value
+        if not self._pending:
+            if all(float(work.lr) == 0 for work in works):  # how distributed checkpoints make an optimizer's state
+                return value
+            raise RuntimeError(
+                "step() found gradients but no batch: RMD takes its gradients from optimizer.loss(losses, index).backward(), "
+                "once for every step"
+            )
+        self._refuse_several_ranks()
+        index = torch.cat([batch.index for batch in self._pending])
+        slope = torch.cat([batch.slope for batch in self._pending])
+        rate = self._rate(len(index))
+        for work in works:
+            if work.params:
+                _apply(work)
+        if rate is not None:
+            if self._clip is not None:
+                clip = self._clip.to(slope)
+                slope = slope * torch.where(clip.isfinite(), clip, 0)
+            found_inf = getattr(self, "found_inf", None)  # a GradScaler's skipped step, known to the device alone
+            skip = None if found_inf is None else found_inf.to(slope.device).reshape(()) != 0
+            self.aux.descend(index, slope, rate, self.param_groups[0]["momentum"], skip)
+        self._forget()
+        return value
+
+    def _rate(self, batch_size: int) -> float | Tensor | None:
+        """η/λ in the convention asked for; None where z stays (λ = ∞)."""
+        group = self.param_groups[0]
+        if group["lam"] == math.inf:
+            return None
+        divisor = group["lam"] * (batch_size if group["lam_convention"] == "objective" else 1)
+        if group["momentum_rule"] == "scaled":
+            divisor *= 1 - group["momentum"]
+        lr = group["lr"]
+        if isinstance(lr, Tensor):
+            return lr.to(self.aux.values.device, non_blocking=True) / divisor
+        _check_rate(lr / divisor, "z's step lr/lam")
+        return float(lr / divisor)
+
+    def _refuse_several_ranks(self) -> None:
+        if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return
+        if torch.distributed.get_world_size() > 1 and self.lam != math.inf:
+            raise RuntimeError(
+                f"RMD keeps z on one rank, but the process group has {torch.distributed.get_world_size()}: each rank "
+                "would train with its own stale z. Train on one rank, or with lam=inf (SMD)"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, z included; plain data that `torch.load(..., weights_only=True)` takes.
+
+        Raises RejectedSamplesError if samples were left out of z since the last report.
+        """
+        self.aux.check()
+        return super().state_dict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        mine = ("_pending", "_clip", "_penalty", "_settings")
+        return {**super().__getstate__(), **{key: self.__dict__[key] for key in mine}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a state; z is copied in place, so that views and captured graphs of it stay valid."""
+        loading = "param_groups" in self.__dict__
+        group = state["param_groups"][0]
+        if loading:
+            aux = self.aux
+            aux.check_fits(group)
+            if group.get("penalty") == "custom" and self._penalty is None:
+                raise ValueError("the state was made with a penalty of your own; make the optimizer with it before loading")
+            loaded = {key: group[key] for key in ("z", "z_momentum") if key in group}
+            if "z_momentum" in loaded and aux.momentum is None:
+                aux._store["z_momentum"] = torch.zeros_like(aux.values)
+        super().__setstate__(state)
+        if loading:
+            aux.load_state_dict(loaded)
+            for key in ("z", "z_rejected", "z_momentum"):
+                if key in aux._store:
+                    self.param_groups[0][key] = aux._store[key]
+            self._forget()
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...], or_else: str = "") -> None:
+    if value not in allowed:
+        choices = ", ".join(repr(choice) for choice in allowed)
+        raise ValueError(f"{name} must be one of {choices}{' ' + or_else if or_else else ''}, got {value!r}")
+
+
+def _check_rate(rate: float, name: str) -> None:
+    if not rate < 2:
+        raise ValueError(f"{name} must be < 2, or z diverges; got {rate:.4g}: lower lr or raise lam")
+
+
+def _check_losses(losses: Tensor, root: Tensor | None, reduction: str) -> None:
+    if not isinstance(losses, Tensor) or not losses.is_floating_point():
+        kind = losses.dtype if isinstance(losses, Tensor) else type(losses).__name__
+        raise TypeError(f"losses must be a floating-point tensor, got {kind}")
+    if losses.dim() != 1:
+        raise ValueError(
+            f"losses must hold one loss per sample, shape (batch,), got shape {tuple(losses.shape)}; "
+            'compute them with reduction="none"'
+        )
+    if losses.numel() == 0:
+        raise ValueError("losses is empty")
+    if root is None:
+        return
+    if reduction == "batch":
+        raise ValueError('root goes with reduction="sample": Algorithm 2 has one root for the whole batch')
+    if root.shape != losses.shape:
+        raise ValueError(f"root must have the shape of losses, {tuple(losses.shape)}, got {tuple(root.shape)}")
+    if losses.device.type == "cpu" and root.device.type == "cpu":
+        half_square = working(root.detach()) ** 2 / 2
+        finite = half_square.isfinite() & losses.detach().isfinite()
+        gap = (half_square - working(losses.detach()))[finite].abs()
+        scale = half_square[finite].clamp_min(1e-6)
+        if bool((gap > 0.05 * scale + 1e-6).any()):
+            worst = int((gap / scale).argmax())
+            raise ValueError(
+                f"root must satisfy losses = root²/2, but a loss of {losses.detach()[finite][worst].item():.4g} came with "
+                f"a root of {root.detach()[finite][worst].item():.4g}"
+            )

@@ -1,0 +1,96 @@
+"""Inverting an increasing function on a whole tensor at once, with a guarantee.
+
+The mirror step of a potential without a closed form asks for x with g(x) = g(w) + δ, elementwise, where g = ∇ψ is
+increasing. Secant steps do the work; a bisection *of the floating-point numbers themselves* guards them: between two
+float32 numbers there are fewer than 2³² others, so halving their count ends on neighbours after 32 halvings, however
+steep, flat or fast-growing g is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+_INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def _to_rank(x: Tensor) -> Tensor:
+    """The position of a float among all floats of its type: an integer that increases with x."""
+    bits = x.view(_INTEGER[x.dtype])
+    return bits ^ ((bits >> (torch.iinfo(bits.dtype).bits - 1)) & torch.iinfo(bits.dtype).max)
+
+
+def _from_rank(rank: Tensor, dtype: torch.dtype) -> Tensor:
+    bits = rank ^ ((rank >> (torch.iinfo(rank.dtype).bits - 1)) & torch.iinfo(rank.dtype).max)
+    return bits.view(dtype)
+
+
+def _middle(low: Tensor, high: Tensor) -> Tensor:
+    """The float that has as many floats between itself and `low` as between itself and `high`."""
+    a, b = _to_rank(low), _to_rank(high)
+    return _from_rank((a & b) + ((a ^ b) >> 1), low.dtype)
+
+
+def origin(domain: tuple[float, float]) -> float:
+    """A point well inside an open interval: 0 where it can be."""
+    low, high = domain
+    if low < 0 < high:
+        return 0.0
+    if high == float("inf"):
+        return low + 1
+    return high - 1 if low == -float("inf") else (low + high) / 2
+
+
+@torch.compiler.disable
+def solve_increasing(
+    function: Callable[[Tensor], Tensor],
+    start: Tensor,
+    delta: Tensor,
+    domain: tuple[float, float] = (-float("inf"), float("inf")),
+) -> Tensor:
+    """The x with function(x) = function(start) + delta, elementwise, for an increasing function.
+
+    Where the function never rises (or falls) that far inside the open interval `domain`, the result is the last float
+    inside it. Values that are NaN count as lying beyond the answer, so a function may overflow far from it. On the CPU
+    the loop ends as soon as every element is exact to rounding; elsewhere it runs its full length, since to look would
+    make the host wait for the device.
+    """
+    dtype, limits = start.dtype, torch.finfo(start.dtype)
+    inside = start.new_tensor([max(domain[0], -limits.max), min(domain[1], limits.max)])
+    ends = torch.nextafter(inside, inside.flip(0)) if domain[0] > -limits.max or domain[1] < limits.max else inside
+    upward = delta > 0
+    g_start = function(start)
+    target = g_start + delta
+    tolerance = 2 * limits.eps * (g_start.abs() + delta.abs())
+
+    low = torch.where(upward, start, ends[0])
+    high = torch.where(upward, ends[1], start)
+    # The first secant comes from a small probe beside the start; further on, from the last two points tried.
+    probe = start + torch.where(upward, 1.0, -1.0) * (start.abs() * limits.eps**0.5 + limits.eps)
+    old_x, old_f = start, -delta
+    x, f = probe, function(probe) - target
+    best_x, best_f = start, delta.abs()
+    early_exit = start.device.type == "cpu"
+    for attempt in range(2 * limits.bits + 4):
+        beyond = torch.where(f.isnan(), upward, f > 0)
+        in_bracket = (low < x) & (x < high)
+        low = torch.where(in_bracket & ~beyond, x, low)
+        high = torch.where(in_bracket & beyond, x, high)
+        better = f.abs() < best_f
+        best_x, best_f = torch.where(better, x, best_x), torch.where(better, f.abs(), best_f)
+        if early_exit and attempt % 2 and bool(((best_f <= tolerance) | best_f.isnan()).all()):
+            break
+        candidate = _middle(low, high)
+        if attempt % 2 == 0:  # every second point is the guaranteed one
+            secant = x - f * ((x - old_x) / (f - old_f))
+            candidate = torch.where((low < secant) & (secant < high), secant, candidate)
+        old_x, old_f = x, f
+        x = candidate
+        f = function(x) - target
+    # A target that no float in the domain reaches leaves the far end as the nearest answer.
+    unreached = best_f > 64 * tolerance
+    edge = torch.where(upward, low, high)
+    best_x = torch.where(unreached & ((function(edge) - target).abs() < best_f), edge, best_x)
+    return torch.where(delta == 0, start, best_x).to(dtype)

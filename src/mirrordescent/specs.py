@@ -1,0 +1,89 @@
+"""The names of potentials: what `potential="2 * l2 + q=3"` means."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from typing import Any
+
+from mirrordescent.potentials import (
+    L1,
+    L2,
+    HyperbolicEntropy,
+    LInf,
+    NegativeEntropy,
+    Potential,
+    QNorm,
+    Quadratic,
+    Scaled,
+    SquaredNorm,
+    Sum,
+)
+
+# name: (constructor without a number, constructor with `name=number`)
+_NAMES: dict[str, tuple[Callable[[], Potential] | None, Callable[[float], Potential] | None]] = {
+    "l2": (L2, None),
+    "l1": (L1, L1),
+    "linf": (LInf, LInf),
+    "q": (None, QNorm),
+    "entropy": (NegativeEntropy, None),
+    "hypentropy": (HyperbolicEntropy, HyperbolicEntropy),
+    "quadratic": (None, Quadratic),
+    "squarednorm": (None, SquaredNorm),
+}
+_KNOWN = "'l2', 'l1', 'linf', 'q=3' (any number > 1), 'entropy', 'hypentropy', 'quadratic=0.5', 'squarednorm=1.5'"
+_NUMBER = r"[0-9.]+(?:[eE][+-]?[0-9]+)?"
+_TERM = re.compile(rf"\s*(?:({_NUMBER})\s*\*\s*)?(?:\(([^()]*)\)|([a-z][a-z0-9]*)\s*(?:=\s*({_NUMBER}))?)\s*")
+
+
+def _unknown(spec: str, name: str = "") -> ValueError:
+    near = difflib.get_close_matches(name or spec, _NAMES, n=1)
+    hint = f" (did you mean '{near[0]}'?)" if near and near[0] != name else ""
+    return ValueError(
+        f"unknown potential {spec!r}{hint}. Known: {_KNOWN}, their sums 'l2 + q=3' and multiples '2 * l2', "
+        "or a md.Potential object"
+    )
+
+
+def _parse(spec: str) -> Potential:
+    parts: list[Potential] = []
+    position = 0
+    while True:
+        match = _TERM.match(spec, position)
+        if match is None or not match.group(0).strip():
+            raise _unknown(spec)
+        factor, inner, name, number = match.groups()
+        if inner is not None:
+            part = _parse(inner)
+        else:
+            plain, with_number = _NAMES.get(name, (None, None))
+            make: Any = with_number if number is not None else plain
+            if make is None:
+                raise _unknown(spec, name)
+            part = make(float(number)) if number is not None else make()
+        parts.append(part if factor is None else Scaled(float(factor), part))
+        position = match.end()
+        if position == len(spec):
+            return parts[0] if len(parts) == 1 else Sum(parts)
+        if spec[position] != "+":
+            raise _unknown(spec)
+        position += 1
+
+
+def potential(spec: str | Potential) -> Potential:
+    """A `Potential` from its name, or the potential itself, passed through.
+
+    Raises ValueError for an unknown name (the message lists the known ones), TypeError for anything else.
+
+    >>> import mirrordescent as md
+    >>> md.potential("q=3")
+    <potential q=3.0>
+    >>> md.potential("2 * l2 + linf").spec
+    '2.0 * l2 + linf'
+    """
+    if isinstance(spec, Potential):
+        return spec
+    if not isinstance(spec, str):
+        raise TypeError(f"potential must be a string or a md.Potential, got {type(spec).__name__}. Known: {_KNOWN}")
+    return _parse(spec.strip().lower())

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import settings
+
+# The same examples on every machine: a failure in CI is a failure here.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

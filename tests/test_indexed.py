@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+import mirrordescent as md
+
+
+class Items(Dataset[Any]):
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+
+def test_loader_batches_carry_the_index_of_each_row() -> None:
+    x = torch.arange(20.0)
+    loader = DataLoader(md.Indexed(TensorDataset(x, x * 2)), batch_size=6, shuffle=True)
+    seen = []
+    for a, b, index in loader:
+        assert torch.equal(a, x[index])
+        assert torch.equal(b, 2 * x[index])
+        seen += index.tolist()
+    assert sorted(seen) == list(range(20))
+
+
+def test_kinds_of_items() -> None:
+    assert md.Indexed(Items([5, 6]))[1] == (6, 1)
+    assert md.Indexed(Items([{"x": 5}]))[0] == {"x": 5, "index": 0}
+    assert md.Indexed(Items([[5, 6]]))[0] == (5, 6, 0)
+    assert md.Indexed(Items([5, 6]))[-1] == (6, 1)
+    assert len(md.Indexed(Items([5, 6]))) == 2
+
+
+def test_index_is_the_position_in_what_was_wrapped() -> None:
+    subset = Subset(TensorDataset(torch.arange(10)), [7, 3])
+    assert md.Indexed(subset)[1] == (torch.tensor(3), 1)
+    assert md.Indexed(subset).__getitems__([1, 0]) == [(torch.tensor(3), 1), (torch.tensor(7), 0)]
+
+
+def test_streams_are_refused() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(range(3))
+
+    with pytest.raises(TypeError, match="with a length"):
+        md.Indexed(Stream())

@@ -1,0 +1,226 @@
+"""Laws that hold for every potential, and the accuracy of the step in float32."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from cases import CASES, IDS, Case
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import mirrordescent as md
+
+every_case = pytest.mark.parametrize("case", CASES, ids=IDS)
+
+
+def number(smallest: float, largest: float) -> st.SearchStrategy[float]:
+    """0, or a size spread evenly over the decades, with a sign."""
+    exponent = st.floats(math.log10(smallest), math.log10(largest))
+    return st.one_of(st.just(0.0), st.builds(lambda e, s: s * 10**e, exponent, st.sampled_from([-1, 1])))
+
+
+def vector(case: Case, entry: st.SearchStrategy[float], size: int = 4) -> st.SearchStrategy[Tensor]:
+    def build(values: list[float]) -> Tensor:
+        w = torch.tensor(values, dtype=torch.float64)
+        return w.abs() + 1e-3 if case.positive else w
+
+    return st.lists(entry, min_size=size, max_size=size).map(build)
+
+
+@every_case
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_inverse_undoes_gradient(case: Case, data: st.DataObject) -> None:
+    w = data.draw(vector(case, number(1e-3, 1e1)))
+    back = case.potential.inverse(case.potential.gradient(w))
+    torch.testing.assert_close(back, w, rtol=1e-9, atol=1e-12)
+
+
+@every_case
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_gradient_is_autograd_of_value(case: Case, data: st.DataObject) -> None:
+    w = data.draw(vector(case, number(1e-3, 1e1)))
+    x = w.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(case.potential.value(x), x)
+    torch.testing.assert_close(case.potential.gradient(w), expected, rtol=1e-10, atol=1e-12)
+
+
+@every_case
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_divergence_is_zero_only_at_equality(case: Case, data: st.DataObject) -> None:
+    a = data.draw(vector(case, number(1e-3, 1e1)))
+    change = data.draw(st.lists(number(1e-6, 1e1), min_size=4, max_size=4))
+    w = a + torch.tensor(change, dtype=torch.float64)
+    assume(not case.positive or bool((w > 0).all()))
+    assert case.potential.divergence(a, a) == 0
+    divergence = case.potential.divergence(w, a)
+    assert divergence > 0 if bool((w != a).any()) else divergence == 0
+
+
+@every_case
+def test_divergence_is_what_it_is_defined_as(case: Case) -> None:
+    psi, w, a = case.potential, case.weights(50, seed=1), case.weights(50, seed=2)
+    expected = psi.value(w) - psi.value(a) - psi.gradient(a) @ (w - a)
+    torch.testing.assert_close(psi.divergence(w, a), expected, rtol=1e-9, atol=1e-9)
+    near = a * (1 + 1e-7)  # where the definition cancels: second order, by the derivative of the gradient
+    expected = 0.5 * ((psi.gradient(a * (1 + 1e-4)) - psi.gradient(a * (1 - 1e-4))) / 2e-4 * a).sum() * 1e-14
+    torch.testing.assert_close(psi.divergence(near, a), expected, rtol=1e-3, atol=0)
+
+
+@every_case
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_mirror_map_is_monotone(case: Case, data: st.DataObject) -> None:
+    w, v = (data.draw(vector(case, number(1e-3, 1e1))) for _ in range(2))
+    assume(bool((w != v).any()))
+    assert (case.potential.gradient(w) - case.potential.gradient(v)) @ (w - v) > 0
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@given(data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_step_by_zero_is_the_identity_bit_for_bit(case: Case, dtype: torch.dtype, data: st.DataObject) -> None:
+    w = data.draw(vector(case, st.one_of(number(1e-8, 1e2), st.just(-0.0)))).to(dtype)
+    bits = {8: torch.int64, 4: torch.int32, 2: torch.int16}[w.element_size()]
+    for zero in (0.0, -0.0):
+        stepped = case.potential.step(w, torch.full_like(w, zero))
+        assert torch.equal(stepped.view(bits), w.view(bits))
+
+
+@every_case
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_step_is_inverse_of_gradient_plus_delta(case: Case, data: st.DataObject) -> None:
+    w = data.draw(vector(case, number(1e-3, 3)))
+    delta = torch.tensor(data.draw(st.lists(number(1e-6, 3), min_size=4, max_size=4)), dtype=torch.float64)
+    dual = case.potential.gradient(w)
+    after = case.potential.gradient(case.potential.step(w, delta))
+    size = dual.abs() + delta.abs() if case.potential.separable else (dual.abs() + delta.abs()).max()
+    assert bool(((after - dual - delta).abs() <= 1e-12 * size).all())
+
+
+@pytest.mark.parametrize("q", [1.1, 1.5, 2, 3, 10])
+@given(w=number(1e-8, 1e2), delta=number(1e-30, 1e3))
+@settings(max_examples=400, deadline=None)
+def test_float32_step_is_accurate_in_the_dual(q: float, w: float, delta: float) -> None:
+    psi = md.QNorm(q)
+    x, change = torch.tensor([w]), torch.tensor([delta])  # float32
+    stepped = psi.step(x, change)
+    assert bool(stepped.isfinite().all())
+    dual = psi.gradient(x.double())
+    error = (psi.gradient(stepped.double()) - dual - change.double()).abs()
+    # Below float32's smallest number there is nothing to round to: (1.4e-45)^0.1 is still 3e-5 in the dual.
+    floor = psi.gradient(torch.tensor([2.0**-149], dtype=torch.float64))
+    assert error <= 1e-5 * (dual.abs() + change.double().abs()) + floor
+
+
+@pytest.mark.parametrize("q", [1.1, 1.5, 3, 10])
+def test_float32_step_follows_many_small_changes(q: float) -> None:
+    """1,000 steps add up to what one float64 step of their sum gives: no change is lost, none has a bias."""
+    psi = md.QNorm(q)
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(2000, generator=generator) * 0.1
+    delta = 2e-5 * (q - 1) * start.abs().pow(q - 1) * torch.randn(2000, generator=generator)
+    w = start
+    for _ in range(1000):
+        w = psi.step(w, delta)
+    exact = psi.step(start.double(), delta.double() * 1000)
+    moved = (exact - start.double()).abs().mean()
+    assert (w.double() - exact).abs().mean() < 0.01 * moved
+    assert (w.double() - exact).mean().abs() < 0.002 * moved
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    w, delta = torch.randn(1000) * 0.1, torch.randn(1000) * 1e-3
+    for dtype in (torch.float16, torch.bfloat16):
+        x = w.to(dtype)
+        expected = md.LInf().step(x.float(), delta).to(dtype)
+        assert torch.equal(md.LInf().step(x, delta), expected)
+        assert md.LInf().gradient(x).dtype == dtype
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.exact_specs], ids=lambda case: case.name)
+def test_spec_gives_the_potential_back(case: Case) -> None:
+    again = md.potential(case.potential.spec)
+    assert again == case.potential
+    assert again.spec == case.potential.spec
+    w, delta = case.weights(20), 0.1 * case.weights(20, seed=3)
+    assert torch.equal(again.step(w, delta), case.potential.step(w, delta))
+
+
+def test_names_of_the_interface() -> None:
+    for name in ("l2", "l1", "linf", "q=3", "entropy", "hypentropy"):
+        assert isinstance(md.potential(name), md.Potential)
+    assert md.potential("l2").linear == 1
+    assert (md.L2() + md.Quadratic(0.5)).linear == 1.5
+    psi = md.QNorm(3)
+    assert md.potential(psi) is psi
+    assert md.L1() == md.QNorm(1.1) or md.L1().spec == "l1"
+
+
+@pytest.mark.parametrize("spec", ["l3", "", "q", "q=", "2*", "l2+", "l2 l2", "entropy=2", "-1*l2", "(l2", "convex[f]"])
+def test_unknown_names_list_the_known_ones(spec: str) -> None:
+    with pytest.raises(ValueError, match="unknown potential .*'l2', 'l1', 'linf', 'q=3'"):
+        md.potential(spec)
+
+
+def test_a_near_miss_is_named() -> None:
+    with pytest.raises(ValueError, match="did you mean 'entropy'"):
+        md.potential("entrop")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: md.QNorm(1), "q must be a finite number > 1, got 1"),
+        (lambda: md.QNorm(float("nan")), "q must be a finite number > 1, got nan"),
+        (lambda: md.QNorm(float("inf")), "q must be"),
+        (lambda: md.L1(0), "eps must be a finite number > 0, got 0"),
+        (lambda: md.HyperbolicEntropy(-1), "beta must be a finite number > 0, got -1"),
+        (lambda: md.Quadratic(0.0), "weight must be a finite number > 0"),
+        (lambda: md.Quadratic(torch.tensor([1.0, 0.0])), "weight must be finite and > 0 everywhere"),
+        (lambda: 0 * md.L2(), "factor must be a finite number > 0"),
+        (lambda: md.Convex(lambda w: -w.square()), "not strictly convex"),
+        (lambda: md.Convex(lambda w: w), "not strictly convex"),
+        (lambda: md.Convex(lambda w: w.square().sum()), "must act elementwise"),
+        (lambda: md.Convex(torch.exp, domain=(1, 1)), "low < high"),
+    ],
+)
+def test_bad_settings_are_refused(make: object, message: str) -> None:
+    assert callable(make)
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_wrong_types_are_refused() -> None:
+    with pytest.raises(TypeError, match="potential must be a string"):
+        md.potential(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="separable"):
+        md.L2() + md.SquaredNorm(3)
+    with pytest.raises(TypeError, match="real floating-point"):
+        md.L2().value(torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(TypeError, match="callable"):
+        md.Convex(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        md.L2() * "2"  # type: ignore[operator]
+    with pytest.raises(TypeError):
+        md.L2() + 2  # type: ignore[operator]
+
+
+def test_entropy_never_leaves_its_domain() -> None:
+    w = torch.full((3,), 1e-3)
+    w = md.NegativeEntropy().step(w, torch.tensor([-1e3, -90.0, 1.0]))
+    assert bool((w > 0).all())
+
+
+def test_quadratic_with_a_tensor_of_weights() -> None:
+    h = torch.tensor([1.0, 4.0])
+    assert torch.equal(md.Quadratic(h).step(torch.ones(3, 2), torch.ones(3, 2)), torch.tensor([2.0, 1.25]).expand(3, 2))
+    assert md.Quadratic(h).domain_error(torch.ones(3, 2)) is None
+    assert "does not broadcast" in str(md.Quadratic(h).domain_error(torch.ones(3)))

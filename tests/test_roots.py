@@ -1,0 +1,67 @@
+"""The root finder converges on functions that defeat Newton's method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from mirrordescent.roots import solve_increasing
+
+
+def kinked(x: Tensor) -> Tensor:
+    return torch.where(x > 0, 1e6 * x, 1e-6 * x)
+
+
+def cliff(x: Tensor) -> Tensor:
+    return torch.atan(1e6 * (x - 0.3)) + 1e-3 * x
+
+
+FUNCTIONS: list[Callable[[Tensor], Tensor]] = [
+    lambda x: x,
+    lambda x: x**3,
+    lambda x: x.abs().pow(0.01).copysign(x),
+    lambda x: x.abs().pow(21).copysign(x),
+    torch.sinh,
+    torch.asinh,
+    kinked,
+    cliff,
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("k", range(len(FUNCTIONS)))
+def test_result_brackets_the_target(k: int, dtype: torch.dtype) -> None:
+    """The target lies between the values at the result's two neighbours, give or take the rounding of the function."""
+    function = FUNCTIONS[k]
+    generator = torch.Generator().manual_seed(k)
+    start = torch.randn(300, generator=generator, dtype=dtype)
+    delta = torch.randn(300, generator=generator, dtype=dtype) * 10 ** (torch.rand(300, generator=generator) * 6 - 5)
+    delta = delta.to(dtype)
+    x = solve_increasing(function, start, delta)
+    target = function(start) + delta
+    slack = 8 * torch.finfo(dtype).eps * (function(start).abs() + delta.abs())
+    inf = torch.full_like(x, float("inf"))
+    largest = torch.finfo(dtype).max
+    assert bool(((function(torch.nextafter(x, -inf)) <= target + slack) | (x < -0.99 * largest)).all())
+    assert bool(((function(torch.nextafter(x, inf)) >= target - slack) | (x > 0.99 * largest)).all())
+    assert (x.abs() > 0.99 * largest).sum() < 0.1 * len(x)
+
+
+def test_unreachable_target_ends_inside_the_domain() -> None:
+    start, delta = torch.tensor([0.5, 0.5]), torch.tensor([100.0, -100.0])
+    x = solve_increasing(torch.tanh, start, delta, (-1.0, 2.0))
+    assert x[0] < 2
+    assert x[0] > 1.999
+    assert x[1] > -1
+    assert x[1] < -0.999
+
+
+def test_overflow_to_nan_counts_as_beyond() -> None:
+    def fragile(x: Tensor) -> Tensor:
+        return torch.where(x.abs() > 50, torch.nan, x)
+
+    x = solve_increasing(fragile, torch.zeros(2), torch.tensor([49.0, -49.0]))
+    torch.testing.assert_close(x, torch.tensor([49.0, -49.0]))

@@ -1,0 +1,335 @@
+"""SMD as an optimizer: what it shares with torch.optim, and that no path, setting or state changes the mathematics."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from cases import CASES, IDS, Case
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+import mirrordescent as md
+
+
+def parameters(case: Case | None = None, dtype: torch.dtype = torch.float64) -> list[nn.Parameter]:
+    make = Case("l2", md.L2()) if case is None else case
+    return [nn.Parameter(make.weights(*shape, seed=k, dtype=dtype)) for k, shape in enumerate([(4, 3), (5,), (2, 2, 2)])]
+
+
+def set_gradients(params: list[nn.Parameter], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for w in params:
+        w.grad = torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w.dtype)
+
+
+def trajectory(optimizer: torch.optim.Optimizer, params: list[nn.Parameter], steps: int = 20) -> list[Tensor]:
+    for k in range(steps):
+        set_gradients(params, k)
+        optimizer.step()
+    return [w.detach().clone() for w in params]
+
+
+def assert_same(left: list[Tensor], right: list[Tensor]) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"maximize": True}, {"momentum": 0.5, "maximize": True}], ids=str)
+@pytest.mark.parametrize("path", [{}, {"foreach": True}, {"fused": True}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_l2_is_sgd_bit_for_bit(settings: dict[str, Any], path: dict[str, Any], dtype: torch.dtype) -> None:
+    ours, theirs = parameters(dtype=dtype), parameters(dtype=dtype)
+    mine = trajectory(md.SMD(ours, lr=0.1, **settings, **path), ours)
+    assert_same(mine, trajectory(torch.optim.SGD(theirs, lr=0.1, **settings, **path), theirs))
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"maximize": True}], ids=str)
+def test_every_potential_is_the_dual_equation(case: Case, settings: dict[str, Any]) -> None:
+    """∇ψ(w_t) = ∇ψ(w_0) − η Σ m, with the sum kept in the dual."""
+    params = parameters(case)
+    duals = [case.potential.gradient(w.detach()) for w in params]
+    momenta = [torch.zeros_like(w) for w in params]
+    optimizer = md.SMD(params, lr=0.02, potential=case.potential, **settings)
+    for k in range(20):
+        set_gradients(params, k)
+        for w, dual, m in zip(params, duals, momenta, strict=True):
+            assert w.grad is not None
+            m.mul_(settings.get("momentum", 0)).add_(-w.grad if settings.get("maximize") else w.grad)
+            dual.sub_(m, alpha=0.02)
+        optimizer.step()
+    for w, dual in zip(params, duals, strict=True):
+        torch.testing.assert_close(case.potential.gradient(w.detach()), dual, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_foreach_equals_single(case: Case, momentum: float) -> None:
+    ours, theirs = parameters(case), parameters(case)
+    settings: dict[str, Any] = {"lr": 0.02, "potential": case.potential, "momentum": momentum}
+    single = trajectory(md.SMD(ours, foreach=False, **settings), ours)
+    foreach = trajectory(md.SMD(theirs, foreach=True, **settings), theirs)
+    for a, b in zip(single, foreach, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("foreach", [False, True])
+def test_tensor_lr_equals_number(case: Case, foreach: bool) -> None:
+    ours, theirs = parameters(case), parameters(case)
+    rate = torch.tensor(0.02, dtype=torch.float64)
+    tensor = trajectory(md.SMD(ours, lr=rate, potential=case.potential, foreach=foreach), ours)
+    plain = trajectory(md.SMD(theirs, lr=0.02, potential=case.potential, foreach=foreach), theirs)
+    for a, b in zip(tensor, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_groups_have_their_own_settings() -> None:
+    a, b = parameters()[:2]
+    optimizer = md.SMD([{"params": [a]}, {"params": [b], "lr": 0.2, "potential": md.QNorm(3), "momentum": 0.5}], lr=0.1)
+    alone = copy.deepcopy([a, b])
+    mine = trajectory(optimizer, [a, b])
+    first, second = md.SMD(alone[:1], lr=0.1), md.SMD(alone[1:], lr=0.2, potential="q=3", momentum=0.5)
+    for k in range(20):
+        set_gradients(alone, k)
+        first.step()
+        second.step()
+    assert_same(mine, [w.detach() for w in alone])
+
+
+def test_scheduler_moves_the_step() -> None:
+    (w,) = parameters()[:1]
+    optimizer = md.SMD([w], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    for expected in (1.0, 0.5, 0.25):
+        before = w.detach().clone()
+        w.grad = torch.ones_like(w)
+        optimizer.step()
+        scheduler.step()
+        torch.testing.assert_close(before - w.detach(), torch.full_like(w, expected))
+
+
+def test_one_cycle_turns_the_momentum() -> None:
+    params = parameters()
+    optimizer = md.SMD(params, lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
+    set_gradients(params, 0)
+    optimizer.step()
+    scheduler.step()
+    assert optimizer.param_groups[0]["momentum"] != 0.9
+
+
+def test_closure_is_evaluated_with_gradients() -> None:
+    w = nn.Parameter(torch.tensor([3.0]))
+    optimizer = md.SMD([w], lr=0.1)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = w.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    assert optimizer.step(closure) == 9
+    torch.testing.assert_close(w.detach(), torch.tensor([2.4]))
+
+
+def test_hooks_run() -> None:
+    params, seen = parameters(), []
+    optimizer = md.SMD(params, lr=0.1)
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+    trajectory(optimizer, params, steps=1)
+    assert seen == ["before", "after"]
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.positive], ids=lambda case: case.name)
+def test_complex_parameters_are_pairs_of_real_ones(case: Case) -> None:
+    w = nn.Parameter(torch.randn(4, 3, dtype=torch.complex128))
+    pair = nn.Parameter(torch.view_as_real(w.detach().clone()))
+    complex_optimizer = md.SMD([w], lr=0.05, potential=case.potential, momentum=0.5)
+    real_optimizer = md.SMD([pair], lr=0.05, potential=case.potential, momentum=0.5)
+    for _ in range(3):
+        w.grad = torch.randn_like(w)
+        pair.grad = torch.view_as_real(w.grad.clone())
+        complex_optimizer.step()
+        real_optimizer.step()
+    assert torch.equal(torch.view_as_real(w.detach()), pair.detach())
+
+
+def test_complex_is_refused_where_the_potential_is_not_defined() -> None:
+    w = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    for psi in (md.NegativeEntropy(), md.Quadratic(torch.ones(2))):
+        with pytest.raises(ValueError, match="not defined for complex"):
+            md.SMD([w], lr=0.1, potential=psi)
+
+
+def test_memory_layout_and_overlap_with_views() -> None:
+    w = nn.Parameter(torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last))
+    v = nn.Parameter(w.detach().clone().contiguous())
+    w.grad = torch.randn(2, 3, 4, 4)
+    v.grad = w.grad.clone()
+    for foreach in (False, True):
+        md.SMD([w], lr=0.1, potential="q=3", foreach=foreach).step()
+        md.SMD([v], lr=0.1, potential="q=3", foreach=foreach).step()
+        assert torch.equal(w.detach(), v.detach())
+        assert w.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_callers_tensors_are_only_read() -> None:
+    params = parameters()
+    set_gradients(params, 0)
+    gradients = [w.grad.clone() for w in params if w.grad is not None]
+    for path in ({"foreach": True}, {"foreach": False}, {"fused": True}):
+        for maximize in (False, True):
+            md.SMD(params, lr=0.1, momentum=0.9, maximize=maximize, **path).step()  # type: ignore[arg-type]
+    assert_same(gradients, [w.grad for w in params if w.grad is not None])
+
+
+def test_without_momentum_there_is_no_state_per_parameter() -> None:
+    params = parameters()
+    optimizer = md.SMD(params, lr=0.1, potential="l1")
+    trajectory(optimizer, params, steps=2)
+    assert not optimizer.state
+
+
+# Bad input
+
+
+def test_domain_error_names_the_parameter_and_the_way_out() -> None:
+    model = nn.Linear(3, 2)
+    with pytest.raises(ValueError, match=r"parameter 'weight': negative entropy needs every weight > 0.*'hypentropy'"):
+        md.SMD(model.named_parameters(), lr=0.1, potential="entropy")
+    with pytest.raises(ValueError, match=r"parameter 0 of group 0 \(shape \(2, 3\)\): negative entropy"):
+        md.SMD(model.parameters(), lr=0.1, potential="entropy")
+    with pytest.raises(ValueError, match="negative entropy"):
+        md.SMD(model.parameters(), lr=0.1, potential=md.NegativeEntropy() + md.L2())
+    with pytest.raises(ValueError, match=r"convex\[barrier\] is defined on \(0.0, inf\)"):
+        md.SMD(model.parameters(), lr=0.1, potential=next(c.potential for c in CASES if c.name.startswith("convex on")))
+
+
+def test_a_refused_group_changes_nothing() -> None:
+    a, b = parameters()[:2]
+    optimizer = md.SMD([a], lr=0.1)
+    with pytest.raises(ValueError, match="negative entropy"):
+        optimizer.add_param_group({"params": [b], "potential": "entropy"})
+    assert len(optimizer.param_groups) == 1
+    optimizer.add_param_group({"params": [b]})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": -0.1}, "lr must be a finite number >= 0, got -0.1"),
+        ({"lr": float("nan")}, "lr must be"),
+        ({"lr": torch.ones(2)}, "1-element"),
+        ({"momentum": -0.5}, "momentum must be"),
+        ({"potential": "l3"}, "unknown potential"),
+        ({"foreach": True, "fused": True}, "cannot both"),
+        ({"potential": "q=3", "fused": True}, "no kernel for potential 'q=3.0' on cpu"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        md.SMD(parameters(), **{"lr": 0.1, **settings})
+
+
+def test_sparse_gradients_are_refused_before_anything_moves() -> None:
+    dense, table = nn.Parameter(torch.ones(3)), nn.Embedding(5, 2, sparse=True)
+    dense.grad = torch.ones(3)
+    table(torch.tensor([1])).sum().backward()
+    optimizer = md.SMD([dense, table.weight], lr=0.1)
+    with pytest.raises(RuntimeError, match="parameter 1 of group 0 .* sparse gradient"):
+        optimizer.step()
+    assert torch.equal(dense.detach(), torch.ones(3))
+
+
+def test_integer_parameters_are_refused() -> None:
+    with pytest.raises(TypeError, match="int64"):
+        md.SMD([torch.ones(3, dtype=torch.int64)], lr=0.1)
+
+
+# State
+
+
+STATEFUL: list[dict[str, Any]] = [
+    {"momentum": 0.9},
+    {"potential": "0.5 * q=3 + l2", "momentum": 0.9},
+    {"potential": md.Convex(torch.cosh), "momentum": 0.9},
+    {"potential": md.Quadratic(torch.tensor(0.5, dtype=torch.float64)), "momentum": 0.9},
+]
+
+
+@pytest.mark.parametrize("settings", STATEFUL, ids=lambda s: str(s.get("potential", "l2")))
+@pytest.mark.parametrize("way", ["state_dict", "saved", "distributed", "deepcopy", "pickle"])
+def test_resumed_training_is_the_same_bit_for_bit(settings: dict[str, Any], way: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).double()
+    params = list(model.parameters())
+    optimizer = md.SMD(params, lr=0.05, **settings)
+    trajectory(optimizer, params, steps=3)
+    if way in ("deepcopy", "pickle"):
+        both = (model, optimizer)
+        other, resumed = copy.deepcopy(both) if way == "deepcopy" else pickle.loads(pickle.dumps(both))
+    else:
+        other = copy.deepcopy(model)
+        resumed = md.SMD(other.parameters(), lr=1.0, **settings)
+        if way == "distributed":
+            state = copy.deepcopy(get_optimizer_state_dict(model, optimizer))
+            set_optimizer_state_dict(other, resumed, state)
+        else:
+            state = copy.deepcopy(optimizer.state_dict())
+            if way == "saved":
+                file = io.BytesIO()
+                torch.save(state, file)
+                file.seek(0)
+                state = torch.load(file, weights_only=True)
+            resumed.load_state_dict(state)
+    assert_same(trajectory(optimizer, params), trajectory(resumed, list(other.parameters())))
+
+
+def test_a_state_with_a_function_needs_that_function() -> None:
+    params = parameters()
+    state = md.SMD(params, lr=0.1, potential=md.Convex(torch.cosh)).state_dict()
+    other = md.SMD(params, lr=0.3, potential="l2")
+    with pytest.raises(ValueError, match=r"convex\[cosh\]#0.*not stored"):
+        other.load_state_dict(state)
+    assert other.param_groups[0]["lr"] == 0.3
+
+
+def test_loading_takes_the_potential_of_the_checkpoint() -> None:
+    params = parameters()
+    other = md.SMD(params, lr=0.1, potential="l2")
+    other.load_state_dict(md.SMD(params, lr=0.1, potential="q=3").state_dict())
+    assert other.potential_of(other.param_groups[0]) == md.QNorm(3)
+
+
+def test_a_potential_put_into_a_group_by_hand_is_used() -> None:
+    (w,) = parameters()[:1]
+    optimizer = md.SMD([w], lr=0.1)
+    optimizer.param_groups[0]["potential"] = md.QNorm(3)
+    expected = md.QNorm(3).step(w.detach(), torch.full_like(w, -0.1))
+    w.grad = torch.ones_like(w)
+    optimizer.step()
+    assert torch.equal(w.detach(), expected)
+    assert optimizer.state_dict()["param_groups"][0]["potential"] == "q=3.0"
+
+
+# torch.compile
+
+
+@pytest.mark.parametrize("name", ["l2", "q=3", "hypentropy", "entropy"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_compiled_step_equals_eager(name: str, momentum: float) -> None:
+    case = next(c for c in CASES if c.name == name)
+    ours, theirs = parameters(case), parameters(case)
+    optimizer = md.SMD(ours, lr=0.02, potential=name, momentum=momentum)
+    compiled = torch.compile(optimizer.step, backend="aot_eager")
+    for k in range(3):
+        set_gradients(ours, k)
+        compiled()
+    eager = trajectory(md.SMD(theirs, lr=0.02, potential=name, momentum=momentum), theirs, steps=3)
+    for a, b in zip(ours, eager, strict=True):
+        torch.testing.assert_close(a.detach(), b, rtol=1e-12, atol=1e-13)

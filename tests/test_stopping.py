@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import mirrordescent as md
+
+
+def epochs_until_stop(stop: md.StopOnPlateau, values: list[float]) -> int | None:
+    return next((k for k, value in enumerate(values) if stop(value)), None)
+
+
+def test_stops_after_patience_epochs_without_improvement() -> None:
+    assert epochs_until_stop(md.StopOnPlateau(1e-4, 500), [1.0] * 2000) == 500
+
+
+def test_slow_steady_improvement_goes_on() -> None:
+    values = [math.exp(-1e-5 * k) for k in range(5000)]  # 0.5 % over 500 epochs
+    assert epochs_until_stop(md.StopOnPlateau(1e-4, 500), values) is None
+
+
+def test_improvement_below_the_threshold_stops() -> None:
+    values = [math.exp(-1e-8 * k) for k in range(5000)]
+    assert epochs_until_stop(md.StopOnPlateau(1e-4, 500), values) == 500
+
+
+def test_nan_is_no_improvement() -> None:
+    assert epochs_until_stop(md.StopOnPlateau(patience=3), [math.nan] * 10) == 2
+    assert epochs_until_stop(md.StopOnPlateau(patience=3), [1.0, *[math.nan] * 10]) == 3
+
+
+def test_resumed_rule_stops_at_the_same_epoch() -> None:
+    first, second = md.StopOnPlateau(patience=5), md.StopOnPlateau(patience=5)
+    for value in (3.0, 2.0, 2.0, 2.0):
+        assert not first(value)
+    second.load_state_dict(first.state_dict())
+    assert [second(2.0) for _ in range(3)] == [False, False, True]
+
+
+def test_interpolation() -> None:
+    stop = md.StopOnInterpolation()
+    assert not stop(0.99998)
+    assert stop(1.0)
+    stop.load_state_dict(stop.state_dict())
+    with pytest.raises(ValueError, match="fraction in"):
+        stop(97.5)
+
+
+@pytest.mark.parametrize("bad", [{"relative": -1}, {"relative": 1}, {"patience": 0}])
+def test_bad_settings(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        md.StopOnPlateau(**bad)  # type: ignore[arg-type]
