@@ -18,7 +18,9 @@ import mirrordescent as md
 
 def parameters(case: Case | None = None, dtype: torch.dtype = torch.float64) -> list[nn.Parameter]:
     make = Case("l2", md.L2()) if case is None else case
-    return [nn.Parameter(make.weights(*shape, seed=k, dtype=dtype)) for k, shape in enumerate([(4, 3), (5,), (2, 2, 2)])]
+    return [
+        nn.Parameter(make.weights(*shape, seed=k, dtype=dtype)) for k, shape in enumerate([(4, 3), (5,), (2, 2, 2)])
+    ]
 
 
 def set_gradients(params: list[nn.Parameter], seed: int) -> None:
@@ -38,7 +40,9 @@ def assert_same(left: list[Tensor], right: list[Tensor]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"maximize": True}, {"momentum": 0.5, "maximize": True}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"momentum": 0.9}, {"maximize": True}, {"momentum": 0.5, "maximize": True}], ids=str
+)
 @pytest.mark.parametrize("path", [{}, {"foreach": True}, {"fused": True}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_l2_is_sgd_bit_for_bit(settings: dict[str, Any], path: dict[str, Any], dtype: torch.dtype) -> None:
@@ -90,14 +94,15 @@ def test_tensor_lr_equals_number(case: Case, foreach: bool) -> None:
 
 def test_groups_have_their_own_settings() -> None:
     a, b = parameters()[:2]
-    optimizer = md.SMD([{"params": [a]}, {"params": [b], "lr": 0.2, "potential": md.QNorm(3), "momentum": 0.5}], lr=0.1)
+    second: dict[str, Any] = {"params": [b], "lr": 0.2, "potential": md.QNorm(3), "momentum": 0.5}
+    optimizer = md.SMD([{"params": [a]}, second], lr=0.1)
     alone = copy.deepcopy([a, b])
     mine = trajectory(optimizer, [a, b])
-    first, second = md.SMD(alone[:1], lr=0.1), md.SMD(alone[1:], lr=0.2, potential="q=3", momentum=0.5)
+    one, other = md.SMD(alone[:1], lr=0.1), md.SMD(alone[1:], lr=0.2, potential="q=3", momentum=0.5)
     for k in range(20):
         set_gradients(alone, k)
-        first.step()
-        second.step()
+        one.step()
+        other.step()
     assert_same(mine, [w.detach() for w in alone])
 
 
@@ -130,7 +135,7 @@ def test_closure_is_evaluated_with_gradients() -> None:
     def closure() -> float:
         optimizer.zero_grad()
         loss = w.square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss.item()
 
     assert optimizer.step(closure) == 9
@@ -242,7 +247,7 @@ def test_sparse_gradients_are_refused_before_anything_moves() -> None:
     dense.grad = torch.ones(3)
     table(torch.tensor([1])).sum().backward()
     optimizer = md.SMD([dense, table.weight], lr=0.1)
-    with pytest.raises(RuntimeError, match="parameter 1 of group 0 .* sparse gradient"):
+    with pytest.raises(RuntimeError, match=r"parameter 1 of group 0 .* sparse gradient"):
         optimizer.step()
     assert torch.equal(dense.detach(), torch.ones(3))
 

@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirrordescent.inputs import checked_index, working
+
 
 class RejectedSamplesError(ValueError, IndexError):
     """Samples that came in on a device where looking at them would have made the host wait, and were left out."""
 
 
 def root_loss(losses: Tensor, eps: float) -> Tensor:
-    """s = √(2 (L + ε)): RMD on L + ε.
+    """S = √(2 (L + ε)): RMD on L + ε.
 
     A loss that rounds to 0 while its gradient does not would otherwise be divided by 0.
     """
@@ -24,11 +26,6 @@ def root_loss(losses: Tensor, eps: float) -> Tensor:
 def machine_epsilon(losses: Tensor) -> float:
     """ε: what the type that the losses were computed in cannot tell from 0 beside 1."""
     return torch.finfo(losses.dtype).eps
-
-
-def working(t: Tensor) -> Tensor:
-    """Half precision in float32; float32 and float64 as they are."""
-    return t if t.dtype == torch.float64 else t.float()
 
 
 class Auxiliary:
@@ -61,7 +58,7 @@ class Auxiliary:
 
     @property
     def values(self) -> Tensor:
-        """z itself, not a copy."""
+        """Z itself, not a copy."""
         z: Tensor = self._store["z"]
         return z
 
@@ -72,7 +69,7 @@ class Auxiliary:
 
     @property
     def rejected(self) -> int:
-        """How many samples with a bad index or loss were left out since the last report of them. Waits for the device."""
+        """How many samples with a bad index or loss were left out since the last report. Waits for the device."""
         return int(self._store["z_rejected"])
 
     def __len__(self) -> int:
@@ -91,7 +88,7 @@ class Auxiliary:
         if rejected:
             self._store["z_rejected"].zero_()
             raise RejectedSamplesError(
-                f"{rejected} samples came with an index outside [0, {len(self)}) or a negative loss and were left out of z"
+                f"{rejected} samples came with an index outside [0, {len(self)}) or a negative loss, and were left out"
             )
 
     def residual(self, losses: Tensor, index: Tensor | None = None, *, root: Tensor | None = None) -> Tensor:
@@ -104,34 +101,13 @@ class Auxiliary:
         self.check()
         if index is None:
             index = torch.arange(len(losses), device=losses.device)
-        index = self.checked_index(index, losses)
+        index = checked_index(index, losses, len(self))
         if root is None:
             eps = self._store.get("eps")
             s = root_loss(working(losses.detach()), machine_epsilon(losses) if eps is None else eps)
         else:
             s = working(root.detach())
         return (self.values[index.to(self.values.device)] - s.to(self.values.device)).abs().sum()
-
-    def checked_index(self, index: Tensor, losses: Tensor) -> Tensor:
-        """`index` as int64, of the length of `losses`; its values are looked at where that costs no waiting.
-
-        Raises TypeError for a type that is not integer, ValueError for a wrong shape, IndexError for a value out of range.
-        """
-        if not isinstance(index, Tensor):
-            index = torch.as_tensor(index)
-        if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
-            raise TypeError(f"index must hold integers, got {index.dtype}")
-        if index.shape != losses.shape:
-            raise ValueError(
-                f"index must hold one sample number per loss: losses have shape {tuple(losses.shape)}, "
-                f"index has {tuple(index.shape)}"
-            )
-        if index.device.type == "cpu" and index.numel():
-            low, high = (int(end) for end in index.aminmax())
-            if low < 0 or high >= len(self):
-                bad = low if low < 0 else high
-                raise IndexError(f"index must lie in [0, {len(self)}), got {bad}")
-        return index.long()
 
     def descend(
         self, index: Tensor, slope: Tensor, rate: float | Tensor, momentum: float, skip: Tensor | None = None
@@ -144,7 +120,10 @@ class Auxiliary:
         if skip is not None:
             slope, rate = torch.where(skip, 0, slope), torch.where(skip, 0.0, rate)
         if m is None or momentum == 0:
-            self.values.index_add_(0, index, slope * -rate)
+            if isinstance(rate, Tensor):
+                self.values.index_add_(0, index, slope * -rate)
+            else:
+                self.values.index_add_(0, index, slope, alpha=-rate)
         else:
             m.mul_(keep).index_add_(0, index, slope)
             self.values.sub_(m * rate)
@@ -163,7 +142,7 @@ class Auxiliary:
                 self._store[key].zero_()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """z and what belongs to it (RMD's own `state_dict()` holds it too)."""
+        """Z and what belongs to it (RMD's own `state_dict()` holds it too)."""
         self.check()
         return {key: self._store[key] for key in ("z", "z_momentum") if key in self._store}
 

@@ -40,7 +40,7 @@ class Convex(Potential):
         if not low < high:
             raise ValueError(f"domain must be an interval (low, high) with low < high, got {domain}")
         self.function, self.domain = function, (low, high)
-        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.spec = f"convex[{name or getattr(function, '__name__', type(function).__name__)}]"
         self._check()
 
     def _check(self) -> None:
@@ -61,10 +61,6 @@ class Convex(Potential):
                 f"function is not strictly convex: its gradient goes from {slopes[k]:.4g} at {probe[k]:.4g} to "
                 f"{slopes[k + 1]:.4g} at {probe[k + 1]:.4g}"
             )
-
-    @property
-    def spec(self) -> str:
-        return f"convex[{self.name}]"
 
     def domain_error(self, w: Tensor) -> str | None:
         x = torch.view_as_real(w) if w.is_complex() else w

@@ -78,7 +78,7 @@ def mirror_step_(
     grad_scale: Tensor | None,
     found_inf: Tensor | None,
 ) -> None:
-    """m ← μ m + g, ∇ψ(w) ← ∇ψ(w) − η m, in one kernel and in place."""
+    """M ← μ m + g, ∇ψ(w) ← ∇ψ(w) − η m, in one kernel and in place."""
     from mirrordescent import kernels
 
     form = form_of(potential)

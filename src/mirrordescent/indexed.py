@@ -21,7 +21,9 @@ class Indexed(Dataset[Any]):
     """
 
     def __init__(self, dataset: Dataset[Any]) -> None:
-        if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        if isinstance(dataset, IterableDataset) or not (
+            hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        ):
             raise TypeError(f"Indexed needs a dataset with a length and items by index, got {type(dataset).__name__}")
         self.dataset = dataset
 

@@ -1,6 +1,7 @@
 """The mirror step of every closed-form separable potential, as one Triton kernel.
 
 Legend: w weight, g gradient, m momentum, δ (`delta`) change of the dual, α = 1/(q − 1).
+The types in a kernel are Triton's, which a type checker does not know: hence the ignores on their first lines.
 Imported only where a CUDA device and Triton are there; `potentials.py` is the readable form of the same mathematics.
 """
 
@@ -20,8 +21,8 @@ _BLOCK = 1024
 
 
 @triton.jit
-def _split(x):
-    """x = 2^e · y with 1 ≤ y < 2, for x > 0: logarithms of e and y apart do not lose digits to a large exponent."""
+def _split(x):  # type: ignore[no-untyped-def]
+    """X = 2^e · y with 1 ≤ y < 2, for x > 0: logarithms of e and y apart do not lose digits to a large exponent."""
     tiny = x < 1.0e-30
     x = tl.where(tiny, x * 18446744073709551616.0, x)  # 2^64: out of the subnormal range
     bits = x.to(tl.int32, bitcast=True)
@@ -30,8 +31,8 @@ def _split(x):
     return e, y
 
 
-@triton.jit
-def _qnorm(w, delta, Q: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def _qnorm(w, delta, Q: tl.constexpr):  # type: ignore[no-untyped-def]
     ALPHA: tl.constexpr = 1.0 / (Q - 1.0)
     # The binomial series is used while its fifth term is below rounding.
     SMALL: tl.constexpr = 1.0 / 32.0 if ALPHA <= 1.0 else 1.0 / (32.0 * ALPHA)
@@ -69,7 +70,7 @@ def _qnorm(w, delta, Q: tl.constexpr):
 
 
 @triton.jit
-def _entropy(w, delta):
+def _entropy(w, delta):  # type: ignore[no-untyped-def]
     # w (e^δ − 1) by its series while |δ| < ½, as an increment that vanishes with δ.
     series = 1.0 + delta * (1.0 / 9.0)
     series = 1.0 + delta * (1.0 / 8.0) * series
@@ -84,8 +85,8 @@ def _entropy(w, delta):
     return tl.maximum(tl.where(tl.abs(delta) < 0.5, near, far), 1.17549435e-38)
 
 
-@triton.jit
-def _hypentropy(w, delta, BETA: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def _hypentropy(w, delta, BETA: tl.constexpr):  # type: ignore[no-untyped-def]
     # |δ| ≤ 1: the addition theorem of sinh, as an increment; sinh(δ/2) by its series.
     h = 0.5 * tl.minimum(tl.maximum(delta, -1.0), 1.0)
     h2 = h * h
@@ -99,8 +100,8 @@ def _hypentropy(w, delta, BETA: tl.constexpr):
     return tl.where(tl.abs(delta) <= 1.0, near, far)
 
 
-@triton.jit
-def _step(
+@triton.jit  # type: ignore[untyped-decorator]
+def _step(  # type: ignore[no-untyped-def]
     w_at,
     g_at,
     m_at,

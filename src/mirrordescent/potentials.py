@@ -3,7 +3,7 @@
 Legend: w weights, d = ∇ψ(w) their dual, δ (`delta`) a change of the dual, ξ = d + δ, w′ = ∇ψ⁻¹(ξ).
 
 A new potential is one small class: four pure functions on float32 or float64 tensors, and a row in the table of
-`specs.py` so that it has a name. Half precision, the Bregman divergence and δ = 0 are dealt with once, in the base class.
+`specs.py` so that it has a name. The base class deals with half precision, the Bregman divergence and δ = 0, once.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Potential(ABC):
     'l2 + 0.5 * q=3.0'
     """
 
+    spec: str
     separable = True
     live = False
     # One function of one number for every element of every tensor, so that tensors may be stepped joined together.
@@ -60,11 +61,6 @@ class Potential(ABC):
     domain: tuple[float, float] = (-float("inf"), float("inf"))
     # h when ∇ψ(w) = h·w with one number h: the step is then the plain w + δ/h.
     linear: float | None = None
-
-    @property
-    @abstractmethod
-    def spec(self) -> str:
-        """The string that `md.potential` turns back into this potential."""
 
     @abstractmethod
     def _terms(self, w: Tensor) -> Tensor:
@@ -79,7 +75,7 @@ class Potential(ABC):
     @abstractmethod
     def _step(self, w: Tensor, delta: Tensor) -> Tensor: ...
 
-    def domain_error(self, w: Tensor) -> str | None:
+    def domain_error(self, w: Tensor) -> str | None:  # noqa: ARG002  (the whole line is in the domain)
         """Why w is outside ψ's domain and what to do about it, or None. Looks at the values."""
         return None
 
@@ -156,11 +152,8 @@ class QNorm(Potential):
         self.q = float(q)
         if not 1 < self.q < float("inf"):
             raise ValueError(f"q must be a finite number > 1, got {self.q}")
+        self.spec = f"q={self.q!r}"
         self.linear = 1.0 if self.q == 2 else None
-
-    @property
-    def spec(self) -> str:
-        return f"q={self.q!r}"
 
     def _terms(self, w: Tensor) -> Tensor:
         return w.abs().pow(self.q) / self.q
@@ -192,10 +185,7 @@ class L2(QNorm):
 
     def __init__(self) -> None:
         super().__init__(2)
-
-    @property
-    def spec(self) -> str:
-        return "l2"
+        self.spec = "l2"
 
 
 class L1(QNorm):
@@ -203,10 +193,7 @@ class L1(QNorm):
 
     def __init__(self, eps: float = 0.1) -> None:
         super().__init__(1 + _positive("eps", eps))
-
-    @property
-    def spec(self) -> str:
-        return "l1" if self.q == 1.1 else super().spec
+        self.spec = "l1" if self.q == 1.1 else self.spec
 
 
 class LInf(QNorm):
@@ -214,20 +201,14 @@ class LInf(QNorm):
 
     def __init__(self, q: float = 10) -> None:
         super().__init__(q)
-
-    @property
-    def spec(self) -> str:
-        return "linf" if self.q == 10 else super().spec
+        self.spec = "linf" if self.q == 10 else self.spec
 
 
 class NegativeEntropy(Potential):
     """ψ(w) = Σ w log w for w > 0; its divergence is the (generalised) Kullback–Leibler divergence."""
 
+    spec = "entropy"
     domain = (0.0, float("inf"))
-
-    @property
-    def spec(self) -> str:
-        return "entropy"
 
     def domain_error(self, w: Tensor) -> str | None:
         if w.is_complex():
@@ -235,9 +216,9 @@ class NegativeEntropy(Potential):
         if w.numel() == 0 or bool((w > 0).all()):
             return None
         return (
-            f"negative entropy needs every weight > 0, but the smallest is {w.min().item():.4g}; start it from positive "
-            "values, use 'hypentropy' for weights of both signs, or put it into a parameter group of its own with "
-            "another potential"
+            f"negative entropy needs every weight > 0, but the smallest is {w.min().item():.4g}; start it from "
+            "positive values, use 'hypentropy' for weights of both signs, or put it into a parameter group of its own "
+            "with another potential"
         )
 
     def _terms(self, w: Tensor) -> Tensor:
@@ -260,10 +241,7 @@ class HyperbolicEntropy(Potential):
 
     def __init__(self, beta: float = 1.0) -> None:
         self.beta = _positive("beta", beta)
-
-    @property
-    def spec(self) -> str:
-        return "hypentropy" if self.beta == 1 else f"hypentropy={self.beta!r}"
+        self.spec = "hypentropy" if self.beta == 1 else f"hypentropy={self.beta!r}"
 
     def _radius(self, w: Tensor) -> Tensor:
         return torch.hypot(w, w.new_tensor(self.beta))
@@ -296,10 +274,7 @@ class Quadratic(Potential):
             self.weight: float | Tensor = weight.detach()
         else:
             self.weight = self.linear = _positive("weight", weight)
-
-    @property
-    def spec(self) -> str:
-        return "quadratic[tensor]" if isinstance(self.weight, Tensor) else f"quadratic={self.weight!r}"
+        self.spec = "quadratic[tensor]" if self.live else f"quadratic={self.weight!r}"
 
     def domain_error(self, w: Tensor) -> str | None:
         if not isinstance(self.weight, Tensor):
@@ -346,16 +321,14 @@ class SquaredNorm(Potential):
         self._qnorm = QNorm(q)
         self.q = self._qnorm.q
         self.linear = self._qnorm.linear
-
-    @property
-    def spec(self) -> str:
-        return f"squarednorm={self.q!r}"
+        self.spec = f"squarednorm={self.q!r}"
 
     def _norm(self, w: Tensor, q: float) -> Tensor:
-        return torch.linalg.vector_norm(w.flatten(), q)
+        norm: Tensor = torch.linalg.vector_norm(w.flatten(), q)
+        return norm
 
     def _terms(self, w: Tensor) -> Tensor:
-        return self._norm(w, self.q) ** 2 / 2
+        return self._norm(w, self.q).square() / 2
 
     def _map(self, w: Tensor, q: float) -> Tensor:
         """∇ ½‖w‖_q², and its own inverse with the conjugate exponent."""
@@ -384,18 +357,16 @@ class Scaled(Potential):
     """c·ψ for a number c > 0; made by `c * psi`."""
 
     def __init__(self, factor: float, base: Potential) -> None:
-        self.factor = _positive("a potential's factor", factor)
+        factor = _positive("a potential's factor", factor)
         if isinstance(base, Scaled):
-            self.factor, base = self.factor * base.factor, base.base
-        self.base = base
+            factor, base = factor * base.factor, base.base
+        self.factor: float = factor
+        self.base: Potential = base
         self.live, self.separable = base.live, base.separable
         self.uniform, self.domain = base.uniform, base.domain
         self.linear = None if base.linear is None else self.factor * base.linear
-
-    @property
-    def spec(self) -> str:
-        inner = f"({self.base.spec})" if isinstance(self.base, Sum) else self.base.spec
-        return f"{self.factor!r} * {inner}"
+        inner = f"({base.spec})" if isinstance(base, Sum) else base.spec
+        self.spec = f"{self.factor!r} * {inner}"
 
     def domain_error(self, w: Tensor) -> str | None:
         return self.base.domain_error(w)
@@ -417,7 +388,7 @@ class Sum(Potential):
     """ψ₁ + ψ₂ + … of separable potentials; made by `a + b`. The inverse is found by root finding."""
 
     def __init__(self, parts: Sequence[Potential]) -> None:
-        self.parts = [p for part in parts for p in (part.parts if isinstance(part, Sum) else [part])]
+        self.parts: list[Potential] = [p for part in parts for p in (part.parts if isinstance(part, Sum) else [part])]
         for part in self.parts:
             if not part.separable:
                 raise TypeError(f"a sum needs separable potentials: {part.spec} couples all weights of a tensor")
@@ -428,10 +399,7 @@ class Sum(Potential):
             self.linear = sum(part.linear for part in self.parts if part.linear is not None)
         # A potential that lives on part of the line decides where a root may be looked for.
         self.domain = (max(part.domain[0] for part in self.parts), min(part.domain[1] for part in self.parts))
-
-    @property
-    def spec(self) -> str:
-        return " + ".join(part.spec for part in self.parts)
+        self.spec = " + ".join(part.spec for part in self.parts)
 
     def domain_error(self, w: Tensor) -> str | None:
         return next((error for part in self.parts if (error := part.domain_error(w)) is not None), None)

@@ -9,16 +9,20 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from mirrordescent.auxiliary import Auxiliary, machine_epsilon, root_loss, working
+from mirrordescent.auxiliary import Auxiliary, machine_epsilon, root_loss
+from mirrordescent.eager import always_eager
+from mirrordescent.inputs import check_losses, checked_index, working
+from mirrordescent.paths import apply
 from mirrordescent.potentials import Potential
-from mirrordescent.smd import SMD, _apply
+from mirrordescent.smd import SMD
 
 Slope = Callable[[Tensor], Tensor]
 
@@ -45,7 +49,9 @@ def sample_rule(losses: Tensor, z: Tensor, slope: Slope, eps: float) -> tuple[Te
     return d, -d / s
 
 
-def batch_rule(losses: Tensor, z: Tensor, slope: Slope, eps: float, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def batch_rule(
+    losses: Tensor, z: Tensor, slope: Slope, eps: float, counted: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Algorithm 2: one ℓ̂' and one weight for the batch, from its mean loss and its mean z."""
     if counted is None:
         mean_loss, mean_z = losses.mean(), z.mean()
@@ -57,26 +63,29 @@ def batch_rule(losses: Tensor, z: Tensor, slope: Slope, eps: float, counted: Ten
     return d.expand_as(losses), (-d / s).expand_as(losses)
 
 
-class _Batch(NamedTuple):
+@dataclass
+class _Batch:
     """What z needs of a batch that has gone backward."""
 
     index: Tensor  # (batch,)
     slope: Tensor  # (batch,) ℓ̂'_i
 
 
+def _union(batches: list[_Batch]) -> _Batch:
+    return _Batch(torch.cat([batch.index for batch in batches]), torch.cat([batch.slope for batch in batches]))
+
+
 class _WeightedMean(torch.autograd.Function):
     """Has the value of the mean loss and the gradient of mean(weight · losses); reports when it goes backward."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, through: Tensor, value: Tensor, weight: Tensor, went_backward: Callable[[], None]
-    ) -> Tensor:
+    def forward(ctx: Any, through: Tensor, value: Tensor, weight: Tensor, went_backward: Callable[[], None]) -> Tensor:
         ctx.save_for_backward(weight)
         ctx.went_backward, ctx.dtype = went_backward, through.dtype
         return value
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (weight,) = ctx.saved_tensors
         ctx.went_backward()
         return (gradient / weight.numel() * weight).to(ctx.dtype), None, None, None
@@ -188,14 +197,17 @@ class RMD(SMD):
             raise ValueError("momentum is one for the whole optimizer; a parameter group cannot set its own")
         if group is self.param_groups[0] and self._settings["lam_convention"] == "paper":
             rate = float(group["lr"]) / self._settings["lam"]
+            in_all = rate / (1 - group["momentum"])  # what one visit moves z by, momentum's tail included
             _check_rate(rate, "lr/lam")
-            name = "lr/lam"
-            if group["momentum"]:  # what a visit moves z by in all
-                name, rate = "lr/(lam (1 - momentum))", rate / (1 - group["momentum"])
             if self._settings["momentum_rule"] == "scaled":
-                _check_rate(rate, name)
+                _check_rate(in_all, "lr/(lam (1 - momentum))")
             if rate > 1:
-                warnings.warn(f"{name} = {rate:.3g} is above 1: z overshoots at every visit", stacklevel=5)
+                warnings.warn(f"lr/lam = {rate:.3g} is above 1: z overshoots at every visit", stacklevel=5)
+            elif in_all >= 2:
+                warnings.warn(
+                    f"lr/(lam (1 - momentum)) = {in_all:.3g} is 2 or more: z diverges if batches are small",
+                    stacklevel=5,
+                )
 
     @property
     def aux(self) -> Auxiliary:
@@ -220,7 +232,7 @@ class RMD(SMD):
         assert self._penalty is not None
         return self._penalty
 
-    @torch.compiler.disable
+    @always_eager
     def loss(self, losses: Tensor, index: Tensor, *, root: Tensor | None = None) -> Tensor:
         """The scalar to call `backward()` on: its value is the mean loss, its gradient is RMD's.
 
@@ -237,9 +249,9 @@ class RMD(SMD):
         """
         self._refuse_several_ranks()
         group, slope = self.param_groups[0], self._slope()
-        _check_losses(losses, root, group["reduction"])
+        check_losses(losses, root, group["reduction"])
         aux = self.aux
-        index = aux.checked_index(index, losses)
+        index = checked_index(index, losses, len(aux))
         if aux.values.device != losses.device:  # the model has moved since the optimizer was made
             aux.to(losses.device)
         index = index.to(losses.device, non_blocking=True)
@@ -248,10 +260,10 @@ class RMD(SMD):
             eps = machine_epsilon(losses) if group["eps"] is None else group["eps"]
             counted = None
             if L.is_cuda:
-                counted = (index >= 0) & (index < len(aux)) & ~(L < -eps)
+                counted = (index >= 0) & (index < len(aux)) & ~(-eps > L)
                 group["z_rejected"].add_((~counted).sum())
                 index = torch.where(counted, index, 0)
-            elif bool((L < -eps).any()):
+            elif bool((-eps > L).any()):
                 raise ValueError(f"losses must be >= 0, got {L.min().item():.4g}")
             z = aux.values[index].to(L.dtype)
             if root is not None:
@@ -347,23 +359,23 @@ class RMD(SMD):
             if all(float(work.lr) == 0 for work in works):  # how distributed checkpoints make an optimizer's state
                 return value
             raise RuntimeError(
-                "step() found gradients but no batch: RMD takes its gradients from optimizer.loss(losses, index).backward(), "
-                "once for every step"
+                "step() found gradients but no batch: RMD takes its gradients from "
+                "optimizer.loss(losses, index).backward(), once for every step"
             )
         self._refuse_several_ranks()
-        index = torch.cat([batch.index for batch in self._pending])
-        slope = torch.cat([batch.slope for batch in self._pending])
-        rate = self._rate(len(index))
+        batch = self._pending[0] if len(self._pending) == 1 else _union(self._pending)
+        rate = self._rate(len(batch.index))
         for work in works:
             if work.params:
-                _apply(work)
+                apply(work)
         if rate is not None:
+            slope = batch.slope
             if self._clip is not None:
                 clip = self._clip.to(slope)
                 slope = slope * torch.where(clip.isfinite(), clip, 0)
             found_inf = getattr(self, "found_inf", None)  # a GradScaler's skipped step, known to the device alone
             skip = None if found_inf is None else found_inf.to(slope.device).reshape(()) != 0
-            self.aux.descend(index, slope, rate, self.param_groups[0]["momentum"], skip)
+            self.aux.descend(batch.index, slope, rate, self.param_groups[0]["momentum"], skip)
         self._forget()
         return value
 
@@ -372,12 +384,12 @@ class RMD(SMD):
         group = self.param_groups[0]
         if group["lam"] == math.inf:
             return None
-        divisor = group["lam"] * (batch_size if group["lam_convention"] == "objective" else 1)
+        divisor: float = group["lam"] * (batch_size if group["lam_convention"] == "objective" else 1)
         if group["momentum_rule"] == "scaled":
             divisor *= 1 - group["momentum"]
-        lr = group["lr"]
+        lr: float | Tensor = group["lr"]
         if isinstance(lr, Tensor):
-            return lr.to(self.aux.values.device, non_blocking=True) / divisor
+            return lr.detach().reshape(()).to(self.aux.values.device, non_blocking=True) / divisor
         _check_rate(lr / divisor, "z's step lr/lam")
         return float(lr / divisor)
 
@@ -410,7 +422,9 @@ class RMD(SMD):
             aux = self.aux
             aux.check_fits(group)
             if group.get("penalty") == "custom" and self._penalty is None:
-                raise ValueError("the state was made with a penalty of your own; make the optimizer with it before loading")
+                raise ValueError(
+                    "the state was made with a penalty of your own; make the optimizer with it before loading"
+                )
             loaded = {key: group[key] for key in ("z", "z_momentum") if key in group}
             if "z_momentum" in loaded and aux.momentum is None:
                 aux._store["z_momentum"] = torch.zeros_like(aux.values)
@@ -432,33 +446,3 @@ def _one_of(name: str, value: object, allowed: tuple[str, ...], or_else: str = "
 def _check_rate(rate: float, name: str) -> None:
     if not rate < 2:
         raise ValueError(f"{name} must be < 2, or z diverges; got {rate:.4g}: lower lr or raise lam")
-
-
-def _check_losses(losses: Tensor, root: Tensor | None, reduction: str) -> None:
-    if not isinstance(losses, Tensor) or not losses.is_floating_point():
-        kind = losses.dtype if isinstance(losses, Tensor) else type(losses).__name__
-        raise TypeError(f"losses must be a floating-point tensor, got {kind}")
-    if losses.dim() != 1:
-        raise ValueError(
-            f"losses must hold one loss per sample, shape (batch,), got shape {tuple(losses.shape)}; "
-            'compute them with reduction="none"'
-        )
-    if losses.numel() == 0:
-        raise ValueError("losses is empty")
-    if root is None:
-        return
-    if reduction == "batch":
-        raise ValueError('root goes with reduction="sample": Algorithm 2 has one root for the whole batch')
-    if root.shape != losses.shape:
-        raise ValueError(f"root must have the shape of losses, {tuple(losses.shape)}, got {tuple(root.shape)}")
-    if losses.device.type == "cpu" and root.device.type == "cpu":
-        half_square = working(root.detach()) ** 2 / 2
-        finite = half_square.isfinite() & losses.detach().isfinite()
-        gap = (half_square - working(losses.detach()))[finite].abs()
-        scale = half_square[finite].clamp_min(1e-6)
-        if bool((gap > 0.05 * scale + 1e-6).any()):
-            worst = int((gap / scale).argmax())
-            raise ValueError(
-                f"root must satisfy losses = root²/2, but a loss of {losses.detach()[finite][worst].item():.4g} came with "
-                f"a root of {root.detach()[finite][worst].item():.4g}"
-            )

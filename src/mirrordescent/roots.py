@@ -13,6 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mirrordescent.eager import always_eager
+
 _INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
@@ -43,7 +45,7 @@ def origin(domain: tuple[float, float]) -> float:
     return high - 1 if low == -float("inf") else (low + high) / 2
 
 
-@torch.compiler.disable
+@always_eager
 def solve_increasing(
     function: Callable[[Tensor], Tensor],
     start: Tensor,
@@ -80,11 +82,16 @@ def solve_increasing(
         high = torch.where(in_bracket & beyond, x, high)
         better = f.abs() < best_f
         best_x, best_f = torch.where(better, x, best_x), torch.where(better, f.abs(), best_f)
-        if early_exit and attempt % 2 and bool(((best_f <= tolerance) | best_f.isnan()).all()):
-            break
+        width = 4 * limits.eps * best_x.abs() + limits.tiny
+        if early_exit and attempt % 2:
+            settled = (best_f <= tolerance) | (torch.nextafter(low, high) >= high) | best_f.isnan()
+            if bool(settled.all()):
+                break
         candidate = _middle(low, high)
         if attempt % 2 == 0:  # every second point is the guaranteed one
             secant = x - f * ((x - old_x) / (f - old_f))
+            # A point just inside an end, a little further on, brings the other end close as well.
+            secant = torch.minimum(torch.maximum(secant, low + width), high - width)
             candidate = torch.where((low < secant) & (secant < high), secant, candidate)
         old_x, old_f = x, f
         x = candidate

@@ -1,205 +1,18 @@
-"""The mirror step ∇ψ(w) ← ∇ψ(w) − η g, and SMD: stochastic mirror descent as a `torch.optim.Optimizer`."""
+"""SMD: stochastic mirror descent as a `torch.optim.Optimizer`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from mirrordescent import fused
+from mirrordescent import fused as kernels
+from mirrordescent.paths import Work, apply
 from mirrordescent.potentials import Potential
 from mirrordescent.specs import potential as as_potential
-
-# Small tensors of a group are stepped together, up to this many elements at a time (the foreach path's transient).
-_CHUNK = 1 << 22
-
-
-@dataclass
-class _Work:
-    """One group's share of a step, in real tensors: w, g, and the momentum's m where there is one."""
-
-    potential: Potential
-    params: list[Tensor]
-    grads: list[Tensor]
-    buffers: list[Tensor]
-    lr: float | Tensor
-    momentum: float
-    maximize: bool
-    foreach: bool | None
-    fused: bool | None
-    # What a GradScaler leaves to a fused step, so that the host need not wait: divide g by the one, skip on the other.
-    grad_scale: Tensor | None
-    found_inf: Tensor | None
-
-
-def _mirror_step_(w: Tensor, g: Tensor, potential: Potential, lr: float | Tensor) -> None:
-    """∇ψ(w) ← ∇ψ(w) − η g (the paper's SMD equation), in place."""
-    if potential.linear is None:
-        w.copy_(potential.step(w, _scaled(g, lr)))
-    elif isinstance(lr, Tensor):
-        w.sub_(g * (lr / potential.linear).to(g.dtype))
-    else:
-        w.add_(g, alpha=-lr / potential.linear)
-
-
-def _scaled(g: Tensor, lr: float | Tensor) -> Tensor:
-    """δ = −η g, in float32 for half precision."""
-    return (g if g.dtype == torch.float64 else g.float()) * -lr
-
-
-def _momentum_(work: _Work, *, foreach: bool) -> list[Tensor]:
-    """m ← μ m + g for every tensor, and what the step then uses in place of g."""
-    grads = work.grads
-    if work.grad_scale is not None:
-        grads = [g / work.grad_scale.to(g) for g in grads]
-    if work.maximize:
-        grads = list(torch._foreach_neg(grads))
-    if work.found_inf is not None:
-        return _momentum_unless_skipped_(work, grads, work.found_inf != 0)
-    if not work.buffers:
-        return grads
-    if foreach:
-        torch._foreach_mul_(work.buffers, work.momentum)
-        torch._foreach_add_(work.buffers, grads)
-    else:
-        for m, g in zip(work.buffers, grads, strict=True):
-            m.mul_(work.momentum).add_(g)
-    return work.buffers
-
-
-def _momentum_unless_skipped_(work: _Work, grads: list[Tensor], skip: Tensor) -> list[Tensor]:
-    """The same where the device alone knows whether the step is skipped: then m stays, and the step is by 0."""
-    for m, g in zip(work.buffers, grads, strict=False):
-        m.copy_(torch.where(skip, m, work.momentum * m + g))
-    return [torch.where(skip, 0, g) for g in work.buffers or grads]
-
-
-def _single(work: _Work) -> None:
-    for w, g in zip(work.params, _momentum_(work, foreach=False), strict=True):
-        _mirror_step_(w, g, work.potential, work.lr)
-
-
-def _foreach(work: _Work) -> None:
-    """The group in few large operations: a separable ψ does not care which tensor an element belongs to."""
-    params, grads = work.params, _momentum_(work, foreach=True)
-    h = work.potential.linear
-    if h is not None:
-        if isinstance(work.lr, Tensor):
-            torch._foreach_sub_(params, torch._foreach_mul(grads, work.lr / h))
-        else:
-            torch._foreach_add_(params, grads, alpha=-work.lr / h)
-        return
-    for chunk in _chunks([w.numel() for w in params]):
-        ws, gs = [params[k] for k in chunk], [grads[k] for k in chunk]
-        if len(chunk) == 1:
-            _mirror_step_(ws[0], gs[0], work.potential, work.lr)
-            continue
-        flat = torch.cat([w.reshape(-1) for w in ws])
-        flat = work.potential.step(flat, _scaled(torch.cat([g.reshape(-1) for g in gs]), work.lr))
-        pieces = flat.split([w.numel() for w in ws])
-        torch._foreach_copy_(ws, [piece.view(w.shape) for piece, w in zip(pieces, ws, strict=True)])
-
-
-def _chunks(sizes: Sequence[int]) -> Iterable[list[int]]:
-    chunk: list[int] = []
-    total = 0
-    for k, size in enumerate(sizes):
-        if chunk and total + size > _CHUNK:
-            yield chunk
-            chunk, total = [], 0
-        chunk.append(k)
-        total += size
-    if chunk:
-        yield chunk
-
-
-def _apply(work: _Work) -> None:
-    """Step one group, each kind of tensor on the path that was asked for, or on the fastest that it allows."""
-    by_kind: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for k, w in enumerate(work.params):
-        by_kind.setdefault((w.device, w.dtype), []).append(k)
-    for (device, _), members in by_kind.items():
-        part = replace(
-            work,
-            params=[work.params[k] for k in members],
-            grads=[work.grads[k] for k in members],
-            buffers=[work.buffers[k] for k in members] if work.buffers else [],
-            lr=_lr_on(work.lr, device),
-            grad_scale=_on(work.grad_scale, device),
-            found_inf=_on(work.found_inf, device),
-        )
-        _path(part, device)(part)
-
-
-def _path(work: _Work, device: torch.device) -> Callable[[_Work], None]:
-    # Like torch.optim.SGD, ℓ2 takes foreach on the GPU unless told otherwise, so that the two agree to the last bit.
-    free = device.type == "cuda" and work.foreach is None and work.fused is None
-    wants_fused = work.fused or (free and work.potential.linear is None)
-    if wants_fused and not torch.compiler.is_compiling() and _fits_fused(work):
-        return _fused
-    if (work.foreach or free) and (work.potential.uniform or work.potential.linear is not None):
-        return _foreach
-    return _single
-
-
-def _fits_fused(work: _Work) -> bool:
-    if work.potential.linear is not None:
-        return all(fused.supports(work.potential, w) for w in work.params)
-    together = zip(work.params, work.grads, *([work.buffers] if work.buffers else []), strict=True)
-    return all(
-        fused.supports(work.potential, w) and rest[0].dtype == w.dtype and fused.same_layout(w, *rest)
-        for w, *rest in together
-    )
-
-
-def _fused(work: _Work) -> None:
-    """One kernel reads w and g and writes w."""
-    h = work.potential.linear
-    if h is not None:
-        torch._fused_sgd_(
-            work.params,
-            work.grads,
-            work.buffers,
-            weight_decay=0.0,
-            momentum=work.momentum if work.buffers else 0.0,
-            lr=work.lr / h,
-            dampening=0.0,
-            nesterov=False,
-            maximize=work.maximize,
-            is_first_step=False,
-            grad_scale=work.grad_scale,
-            found_inf=work.found_inf,
-        )
-        return
-    for k, (w, g) in enumerate(zip(work.params, work.grads, strict=True)):
-        m = work.buffers[k] if work.buffers else None
-        fused.mirror_step_(
-            work.potential,
-            w,
-            g,
-            m,
-            lr=work.lr,
-            momentum=work.momentum,
-            maximize=work.maximize,
-            grad_scale=work.grad_scale,
-            found_inf=work.found_inf,
-        )
-
-
-def _lr_on(lr: float | Tensor, device: torch.device) -> float | Tensor:
-    # A 0-d tensor on the CPU is a number to every kernel; on another accelerator it has to be moved.
-    if not isinstance(lr, Tensor):
-        return lr
-    lr = lr.detach().reshape(())
-    return lr if lr.device.type == "cpu" else lr.to(device, non_blocking=True)
-
-
-def _on(t: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if t is None else t.reshape(()).to(device, non_blocking=True)
 
 
 class SMD(Optimizer):
@@ -234,7 +47,7 @@ class SMD(Optimizer):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        # Potentials that a string cannot hold (a user's function, a tensor of weights), by the key that stands for them.
+        # Potentials that a string cannot hold (a user's function, a tensor of weights), by the key that stands for one.
         self._live: dict[str, Potential] = {}
         self._resolved: dict[str, Potential] = {}
         defaults: dict[str, Any] = {
@@ -290,13 +103,16 @@ class SMD(Optimizer):
         for k, w in enumerate(group["params"]):
             if w.is_sparse or not (w.is_floating_point() or w.is_complex()):
                 kind = "sparse" if w.is_sparse else str(w.dtype)
-                raise TypeError(f"{self._name(group, k)} is {kind}; mirror descent takes dense real or complex parameters")
+                raise TypeError(
+                    f"{self._name(group, k)} is {kind}; mirror descent takes dense real or complex parameters"
+                )
             error = None if w.is_meta else psi.domain_error(w.detach())
             if error is not None:
                 raise ValueError(f"{self._name(group, k)}: {error}")
-            if group["fused"] and not w.is_meta and not fused.supports(psi, w):
+            if group["fused"] and not w.is_meta and not kernels.supports(psi, w):
                 raise ValueError(
-                    f"fused=True has no kernel for potential {psi.spec!r} on {w.device.type} ({w.dtype}); leave fused=None"
+                    f"fused=True has no kernel for potential {psi.spec!r} on {w.device.type} ({w.dtype}); "
+                    "leave fused=None"
                 )
 
     def _name(self, group: dict[str, Any], k: int) -> str:
@@ -332,9 +148,9 @@ class SMD(Optimizer):
             group.setdefault("fused", None)
         super().__setstate__(state)
 
-    def _gather(self) -> list[_Work]:
+    def _gather(self) -> list[Work]:
         """Everything the step will touch, checked before anything is touched."""
-        works: list[_Work] = []
+        works: list[Work] = []
         for group in self.param_groups:
             members = [k for k, w in enumerate(group["params"]) if w.grad is not None]
             params = [group["params"][k] for k in members]
@@ -351,7 +167,7 @@ class SMD(Optimizer):
                     )
             buffers = [self._buffer(w) for w in params] if group["momentum"] != 0 else []
             works.append(
-                _Work(
+                Work(
                     potential=self.potential_of(group),
                     params=[_as_real(w) for w in params],
                     grads=[_as_real(w.grad) for w in params],
@@ -399,7 +215,7 @@ class SMD(Optimizer):
                 loss = closure()
         for work in self._gather():
             if work.params:
-                _apply(work)
+                apply(work)
         return loss
 
 

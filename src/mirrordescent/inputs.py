@@ -1,0 +1,64 @@
+"""What `loss()` takes and what it refuses: every message names the argument, the rule and the value."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def working(t: Tensor) -> Tensor:
+    """Half precision in float32; float32 and float64 as they are."""
+    return t if t.dtype == torch.float64 else t.float()
+
+
+def checked_index(index: Tensor, losses: Tensor, num_samples: int) -> Tensor:
+    """`index` as int64, of the length of `losses`; its values are looked at where that costs no waiting.
+
+    Raises TypeError for a type that is not integer, ValueError for a wrong shape, IndexError for a bad value.
+    """
+    if not isinstance(index, Tensor):
+        index = torch.as_tensor(index)
+    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+        raise TypeError(f"index must hold integers, got {index.dtype}")
+    if index.shape != losses.shape:
+        raise ValueError(
+            f"index must hold one sample number per loss: losses have shape {tuple(losses.shape)}, "
+            f"index has {tuple(index.shape)}"
+        )
+    if index.device.type == "cpu" and index.numel():
+        low, high = (int(end) for end in index.aminmax())
+        if low < 0 or high >= num_samples:
+            bad = low if low < 0 else high
+            raise IndexError(f"index must lie in [0, {num_samples}), got {bad}")
+    return index.long()
+
+
+def check_losses(losses: Tensor, root: Tensor | None, reduction: str) -> None:
+    """Raises TypeError or ValueError where `losses` are not one per sample, or `root` is not their root."""
+    if not isinstance(losses, Tensor) or not losses.is_floating_point():
+        kind = losses.dtype if isinstance(losses, Tensor) else type(losses).__name__
+        raise TypeError(f"losses must be a floating-point tensor, got {kind}")
+    if losses.dim() != 1:
+        raise ValueError(
+            f"losses must hold one loss per sample, shape (batch,), got shape {tuple(losses.shape)}; "
+            'compute them with reduction="none"'
+        )
+    if losses.numel() == 0:
+        raise ValueError("losses is empty")
+    if root is None:
+        return
+    if reduction == "batch":
+        raise ValueError('root goes with reduction="sample": Algorithm 2 has one root for the whole batch')
+    if root.shape != losses.shape:
+        raise ValueError(f"root must have the shape of losses, {tuple(losses.shape)}, got {tuple(root.shape)}")
+    if losses.device.type == "cpu" and root.device.type == "cpu":
+        half_square = working(root.detach()) ** 2 / 2
+        finite = half_square.isfinite() & losses.detach().isfinite()
+        gap = (half_square - working(losses.detach()))[finite].abs()
+        scale = half_square[finite].clamp_min(1e-6)
+        if bool((gap > 0.05 * scale + 1e-6).any()):
+            worst = int((gap / scale).argmax())
+            raise ValueError(
+                f"root must satisfy losses = root²/2, but a loss of {losses.detach()[finite][worst].item():.4g} "
+                f"came with a root of {root.detach()[finite][worst].item():.4g}"
+            )

@@ -1,0 +1,199 @@
+"""The mirror step ∇ψ(w) ← ∇ψ(w) − η m of a group of tensors: one by one, joined, or in one kernel, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mirrordescent import fused
+from mirrordescent.potentials import Potential
+
+# Small tensors of a group are stepped together, up to this many elements at a time (the foreach path's transient).
+_CHUNK = 1 << 22
+
+
+@dataclass
+class Work:
+    """One group's share of a step, in real tensors: w, g, and the momentum's m where there is one."""
+
+    potential: Potential
+    params: list[Tensor]
+    grads: list[Tensor]
+    buffers: list[Tensor]
+    lr: float | Tensor
+    momentum: float
+    maximize: bool
+    foreach: bool | None
+    fused: bool | None
+    # What a GradScaler leaves to a fused step, so that the host need not wait: divide g by the one, skip on the other.
+    grad_scale: Tensor | None
+    found_inf: Tensor | None
+
+
+def _mirror_step_(w: Tensor, g: Tensor, potential: Potential, lr: float | Tensor) -> None:
+    """∇ψ(w) ← ∇ψ(w) − η g (the paper's SMD equation), in place."""
+    if potential.linear is None:
+        w.copy_(potential.step(w, _scaled(g, lr)))
+    elif isinstance(lr, Tensor):
+        w.sub_(g * (lr / potential.linear).to(g.dtype))
+    else:
+        w.add_(g, alpha=-lr / potential.linear)
+
+
+def _scaled(g: Tensor, lr: float | Tensor) -> Tensor:
+    """δ = −η g, in float32 for half precision."""
+    return (g if g.dtype == torch.float64 else g.float()) * -lr
+
+
+def _momentum_(work: Work, *, foreach: bool) -> list[Tensor]:
+    """M ← μ m + g for every tensor, and what the step then uses in place of g."""
+    grads = work.grads
+    if work.grad_scale is not None:
+        grads = [g / work.grad_scale.to(g) for g in grads]
+    if work.maximize:
+        grads = list(torch._foreach_neg(grads))
+    if work.found_inf is not None:
+        return _momentum_unless_skipped_(work, grads, work.found_inf != 0)
+    if not work.buffers:
+        return grads
+    if foreach:
+        torch._foreach_mul_(work.buffers, work.momentum)
+        torch._foreach_add_(work.buffers, grads)
+    else:
+        for m, g in zip(work.buffers, grads, strict=True):
+            m.mul_(work.momentum).add_(g)
+    return work.buffers
+
+
+def _momentum_unless_skipped_(work: Work, grads: list[Tensor], skip: Tensor) -> list[Tensor]:
+    """The same where the device alone knows whether the step is skipped: then m stays, and the step is by 0."""
+    for m, g in zip(work.buffers, grads, strict=False):
+        m.copy_(torch.where(skip, m, work.momentum * m + g))
+    return [torch.where(skip, 0, g) for g in work.buffers or grads]
+
+
+def _single(work: Work) -> None:
+    for w, g in zip(work.params, _momentum_(work, foreach=False), strict=True):
+        _mirror_step_(w, g, work.potential, work.lr)
+
+
+def _foreach(work: Work) -> None:
+    """The group in few large operations: a separable ψ does not care which tensor an element belongs to."""
+    params, grads = work.params, _momentum_(work, foreach=True)
+    h = work.potential.linear
+    if h is not None:
+        if isinstance(work.lr, Tensor):
+            torch._foreach_sub_(params, torch._foreach_mul(grads, work.lr / h))
+        else:
+            torch._foreach_add_(params, grads, alpha=-work.lr / h)
+        return
+    for chunk in _chunks([w.numel() for w in params]):
+        ws, gs = [params[k] for k in chunk], [grads[k] for k in chunk]
+        if len(chunk) == 1:
+            _mirror_step_(ws[0], gs[0], work.potential, work.lr)
+            continue
+        flat = torch.cat([w.reshape(-1) for w in ws])
+        flat = work.potential.step(flat, _scaled(torch.cat([g.reshape(-1) for g in gs]), work.lr))
+        pieces = flat.split([w.numel() for w in ws])
+        torch._foreach_copy_(ws, [piece.view(w.shape) for piece, w in zip(pieces, ws, strict=True)])
+
+
+def _chunks(sizes: Sequence[int]) -> Iterable[list[int]]:
+    chunk: list[int] = []
+    total = 0
+    for k, size in enumerate(sizes):
+        if chunk and total + size > _CHUNK:
+            yield chunk
+            chunk, total = [], 0
+        chunk.append(k)
+        total += size
+    if chunk:
+        yield chunk
+
+
+def apply(work: Work) -> None:
+    """Step one group, each kind of tensor on the path that was asked for, or on the fastest that it allows."""
+    by_kind: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for k, w in enumerate(work.params):
+        by_kind.setdefault((w.device, w.dtype), []).append(k)
+    for (device, _), members in by_kind.items():
+        part = replace(
+            work,
+            params=[work.params[k] for k in members],
+            grads=[work.grads[k] for k in members],
+            buffers=[work.buffers[k] for k in members] if work.buffers else [],
+            lr=_lr_on(work.lr, device),
+            grad_scale=_on(work.grad_scale, device),
+            found_inf=_on(work.found_inf, device),
+        )
+        _path(part, device)(part)
+
+
+def _path(work: Work, device: torch.device) -> Callable[[Work], None]:
+    # Like torch.optim.SGD, ℓ2 takes foreach on the GPU unless told otherwise, so that the two agree to the last bit.
+    free = device.type == "cuda" and work.foreach is None and work.fused is None
+    wants_fused = work.fused or (free and work.potential.linear is None)
+    if wants_fused and not torch.compiler.is_compiling() and _fits_fused(work):
+        return _fused
+    if (work.foreach or free) and (work.potential.uniform or work.potential.linear is not None):
+        return _foreach
+    return _single
+
+
+def _fits_fused(work: Work) -> bool:
+    if work.potential.linear is not None:
+        return all(fused.supports(work.potential, w) for w in work.params)
+    together = zip(work.params, work.grads, *([work.buffers] if work.buffers else []), strict=True)
+    return all(
+        fused.supports(work.potential, w) and rest[0].dtype == w.dtype and fused.same_layout(w, *rest)
+        for w, *rest in together
+    )
+
+
+def _fused(work: Work) -> None:
+    """One kernel reads w and g and writes w."""
+    h = work.potential.linear
+    if h is not None:
+        torch._fused_sgd_(
+            work.params,
+            work.grads,
+            work.buffers,
+            weight_decay=0.0,
+            momentum=work.momentum if work.buffers else 0.0,
+            lr=work.lr / h,
+            dampening=0.0,
+            nesterov=False,
+            maximize=work.maximize,
+            is_first_step=False,
+            grad_scale=work.grad_scale,
+            found_inf=work.found_inf,
+        )
+        return
+    for k, (w, g) in enumerate(zip(work.params, work.grads, strict=True)):
+        m = work.buffers[k] if work.buffers else None
+        fused.mirror_step_(
+            work.potential,
+            w,
+            g,
+            m,
+            lr=work.lr,
+            momentum=work.momentum,
+            maximize=work.maximize,
+            grad_scale=work.grad_scale,
+            found_inf=work.found_inf,
+        )
+
+
+def _lr_on(lr: float | Tensor, device: torch.device) -> float | Tensor:
+    # A 0-d tensor on the CPU is a number to every kernel; on another accelerator it has to be moved.
+    if not isinstance(lr, Tensor):
+        return lr
+    lr = lr.detach().reshape(())
+    return lr if lr.device.type == "cpu" else lr.to(device, non_blocking=True)
+
+
+def _on(t: Tensor | None, device: torch.device) -> Tensor | None:
+    return None if t is None else t.reshape(()).to(device, non_blocking=True)

@@ -1,0 +1,178 @@
+"""z itself: residual, moving, saving, loading."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
+
+import mirrordescent as md
+
+
+def make(n: int = 6, **options: Any) -> tuple[nn.Module, md.RMD]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    return model, md.RMD(model.parameters(), lr=0.2, lam=1.0, num_samples=n, **options)
+
+
+X, Y = torch.randn(6, 4, generator=torch.Generator().manual_seed(2)), torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def train(model: nn.Module, optimizer: md.RMD, steps: int = 6) -> list[Tensor]:
+    for k in range(steps):
+        index = torch.tensor([k, k + 1, k + 3]) % 6
+        optimizer.zero_grad()
+        losses = nn.functional.cross_entropy(model(X[index]), Y[index], reduction="none")
+        optimizer.loss(losses, index).backward()
+        optimizer.step()
+    return [*(w.detach().clone() for w in model.parameters()), optimizer.aux.values.clone()]
+
+
+def test_residual_is_the_sum_of_gaps() -> None:
+    _, optimizer = make()
+    optimizer.aux.values.copy_(torch.arange(6.0))
+    losses = torch.tensor([0.5, 2.0, 8.0], dtype=torch.float64)
+    assert optimizer.aux.residual(losses, torch.tensor([0, 1, 5])).item() == pytest.approx(1 + 1 + 1)
+    root = torch.tensor([1.0, -2.0, -4.0])
+    assert optimizer.aux.residual(losses.float(), torch.tensor([0, 1, 5]), root=root).item() == pytest.approx(1 + 3 + 9)
+    assert optimizer.aux.residual(torch.zeros(6)).item() == pytest.approx(15, abs=0.01)
+
+
+def test_residual_of_a_settled_run_goes_to_zero() -> None:
+    x, y = torch.eye(3), torch.tensor([1.0, 2.0, 3.0])
+    w = nn.Parameter(torch.zeros(3))
+    optimizer = md.RMD([w], lr=0.5, lam=1.0, num_samples=3)
+    for _ in range(200):
+        optimizer.zero_grad()
+        optimizer.loss((x @ w - y).square() / 2, torch.arange(3)).backward()
+        optimizer.step()
+    assert optimizer.aux.residual((x @ w - y).square() / 2) < 1e-4
+
+
+def test_duplicates_in_a_batch_add_up() -> None:
+    w = nn.Parameter(torch.ones(1))
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=2, eps=0.0)
+    optimizer.loss((w.square() / 2).expand(3), torch.tensor([0, 0, 1])).backward()
+    optimizer.step()
+    torch.testing.assert_close(optimizer.aux.values, torch.tensor([0.2, 0.1]))
+
+
+def test_reset_and_repr() -> None:
+    model, optimizer = make(momentum=0.5)
+    train(model, optimizer)
+    optimizer.aux.reset()
+    assert not optimizer.aux.values.any()
+    assert optimizer.aux.momentum is not None
+    assert not optimizer.aux.momentum.any()
+    assert "6 samples" in repr(optimizer.aux)
+    assert len(optimizer.aux) == 6
+
+
+def test_its_own_state_dict_round_trip() -> None:
+    model, optimizer = make(momentum=0.5)
+    train(model, optimizer)
+    _, other = make(momentum=0.5)
+    view = other.aux.values
+    other.aux.load_state_dict(copy.deepcopy(optimizer.aux.state_dict()))
+    assert torch.equal(view, optimizer.aux.values)
+    with pytest.raises(ValueError, match="num_samples=6"):
+        other.aux.load_state_dict({"z": torch.zeros(5)})
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.8}, {"potential": "q=3", "reduction": "batch"}], ids=str)
+@pytest.mark.parametrize("way", ["state_dict", "saved", "distributed", "deepcopy", "pickle"])
+def test_resumed_training_is_the_same_bit_for_bit(options: dict[str, Any], way: str) -> None:
+    model, optimizer = make(**options)
+    train(model, optimizer)
+    if way == "deepcopy":
+        other, resumed = copy.deepcopy((model, optimizer))
+    elif way == "pickle":
+        other, resumed = pickle.loads(pickle.dumps((model, optimizer)))
+    else:
+        other, resumed = make(**options)
+        other.load_state_dict(copy.deepcopy(model.state_dict()))
+        view = resumed.aux.values
+        if way == "distributed":
+            state = copy.deepcopy(get_optimizer_state_dict(model, optimizer))
+            assert "z" in state["param_groups"][0]  # type: ignore[operator, index]
+            set_optimizer_state_dict(other, resumed, state)
+        else:
+            file = io.BytesIO()
+            torch.save(optimizer.state_dict(), file)
+            file.seek(0)
+            resumed.load_state_dict(torch.load(file, weights_only=True))
+        assert resumed.aux.values is view  # copied in place
+    assert torch.equal(resumed.aux.values, optimizer.aux.values)
+    assert resumed.aux.values.data_ptr() != optimizer.aux.values.data_ptr()
+    for a, b in zip(train(model, optimizer), train(other, resumed), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_flattened_distributed_state_carries_z() -> None:
+    model, optimizer = make()
+    train(model, optimizer)
+    flat = StateDictOptions(flatten_optimizer_state_dict=True)
+    state = copy.deepcopy(get_optimizer_state_dict(model, optimizer, options=flat))
+    other, resumed = make()
+    set_optimizer_state_dict(other, resumed, state, options=flat)
+    assert torch.equal(resumed.aux.values, optimizer.aux.values)
+
+
+def test_a_state_of_another_size_is_refused_and_changes_nothing() -> None:
+    model, optimizer = make()
+    train(model, optimizer)
+    before = optimizer.aux.values.clone()
+    _, larger = make(7)
+    larger.param_groups[0]["lr"] = 0.7
+    with pytest.raises(ValueError, match="z for 7 samples, but this optimizer was made with num_samples=6"):
+        optimizer.load_state_dict(larger.state_dict())
+    smd = md.SMD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="no z"):
+        optimizer.load_state_dict(smd.state_dict())
+    assert torch.equal(optimizer.aux.values, before)
+    assert optimizer.param_groups[0]["lr"] == 0.2
+
+
+def test_a_state_is_plain_data() -> None:
+    _, optimizer = make(momentum=0.5)
+    allowed = (int, float, str, bool, type(None), Tensor, list)
+    for group in optimizer.state_dict()["param_groups"]:
+        assert all(isinstance(value, allowed) for value in group.values())
+
+
+def test_rejected_samples_are_reported_once() -> None:
+    """The counter is filled on a GPU only; here by hand."""
+    _, optimizer = make()
+    optimizer.param_groups[0]["z_rejected"].add_(2)
+    assert optimizer.aux.rejected == 2
+    for error in (ValueError, IndexError):
+        optimizer.param_groups[0]["z_rejected"].fill_(2)
+        with pytest.raises(error, match="2 samples"):
+            optimizer.state_dict()
+        optimizer.state_dict()
+    optimizer.param_groups[0]["z_rejected"].fill_(1)
+    with pytest.raises(md.RejectedSamplesError):
+        optimizer.aux.residual(torch.zeros(6))
+
+
+def test_moves_with_to() -> None:
+    _, optimizer = make(momentum=0.5)
+    aux = optimizer.aux.to("meta")
+    assert aux.values.device.type == "meta"
+    assert optimizer.aux.momentum is not None
+    assert optimizer.aux.momentum.device.type == "meta"
+
+
+def test_objective_lam_in_both_conventions() -> None:
+    assert make()[1].objective_lam(8) == 1 / 8
+    assert make(lam_convention="objective")[1].objective_lam(8) == 1
+    assert make()[1].lam == 1
+    assert make()[1].objective_lam(1) == 1
+    assert math.isfinite(make()[1].objective_lam(10**9))

@@ -1,0 +1,246 @@
+"""The ways trainers call an optimizer: whatever the order, a batch moves w and z once, together, or not at all."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mirrordescent as md
+
+X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(2)), torch.arange(8) % 3
+FIRST, SECOND = torch.arange(4), torch.arange(4, 8)
+
+
+def make(**options: Any) -> tuple[nn.Module, md.RMD]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    return model, md.RMD(model.parameters(), **{"lr": 0.2, "lam": 1.0, "num_samples": 8, **options})
+
+
+def forward(model: nn.Module, optimizer: md.RMD, index: Tensor) -> Tensor:
+    losses: Tensor = nn.functional.cross_entropy(model(X[index]), Y[index], reduction="none")
+    return optimizer.loss(losses, index)
+
+
+def plain_step(model: nn.Module, optimizer: md.RMD, index: Tensor) -> None:
+    optimizer.zero_grad()
+    forward(model, optimizer, index).backward()
+    optimizer.step()
+
+
+def state(model: nn.Module, optimizer: md.RMD) -> list[Tensor]:
+    return [*(w.detach().clone() for w in model.parameters()), optimizer.aux.values.clone()]
+
+
+def assert_same(left: list[Tensor], right: list[Tensor]) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def expected(*batches: Tensor, **options: Any) -> list[Tensor]:
+    model, optimizer = make(**options)
+    for index in batches:
+        plain_step(model, optimizer, index)
+    return state(model, optimizer)
+
+
+def test_zero_grad_between_forward_and_backward() -> None:
+    model, optimizer = make()
+    for index in (FIRST, SECOND):
+        loss = forward(model, optimizer, index)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert_same(state(model, optimizer), expected(FIRST, SECOND))
+
+
+def test_step_then_zero_grad_then_backward() -> None:
+    model, optimizer = make()
+    for index in (FIRST, SECOND):
+        optimizer.step()  # the first one has nothing to do
+        optimizer.zero_grad()
+        forward(model, optimizer, index).backward()
+    optimizer.step()
+    assert_same(state(model, optimizer), expected(FIRST, SECOND))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_skipped_step_and_a_models_zero_grad(set_to_none: bool) -> None:
+    """What a GradScaler does on overflow: no step() at all, and the trainer goes on."""
+    model, optimizer = make()
+    plain_step(model, optimizer, SECOND)
+    forward(model, optimizer, FIRST).backward()
+    model.zero_grad()
+    forward(model, optimizer, FIRST).backward()
+    model.zero_grad(set_to_none=set_to_none)
+    before = state(model, optimizer)
+    forward(model, optimizer, SECOND).backward()
+    assert_same(state(model, optimizer), before)
+    optimizer.step()
+    assert_same(state(model, optimizer), expected(SECOND, SECOND))
+
+
+@pytest.mark.parametrize("fused", [None, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_grad_scaler(fused: bool | None, momentum: float) -> None:
+    """Scaled gradients give the same step; an overflow moves neither w nor z, nor their momenta."""
+    options = {"fused": fused, "momentum": momentum}
+    model, optimizer = make(**options)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for index, overflow in ((FIRST, False), (FIRST, True), (SECOND, False)):
+        optimizer.zero_grad()
+        losses = nn.functional.cross_entropy(model(X[index]), Y[index], reduction="none")
+        scaler.scale(optimizer.loss(losses, index)).backward()
+        if overflow:
+            for w in model.parameters():
+                assert w.grad is not None
+                w.grad[0] = float("inf")
+        before = state(model, optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        if overflow:
+            assert_same(state(model, optimizer), before)
+    for a, b in zip(state(model, optimizer), expected(FIRST, SECOND, **options), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_autocast() -> None:
+    model, optimizer = make()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = forward(model, optimizer, FIRST)
+    loss.backward()
+    optimizer.step()
+    for a, b in zip(state(model, optimizer), expected(FIRST), strict=True):
+        torch.testing.assert_close(a, b, rtol=0.05, atol=0.02)
+
+
+def test_closure() -> None:
+    model, optimizer = make()
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = forward(model, optimizer, FIRST)
+        loss.backward()
+        return loss.item()
+
+    assert optimizer.step(closure) > 0
+    optimizer.step(closure)
+    assert_same(state(model, optimizer), expected(FIRST, FIRST))
+
+
+@pytest.mark.parametrize("convention", ["paper", "objective"])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_four_micro_batches_are_one_batch(convention: str, momentum: float) -> None:
+    options = {"lam_convention": convention, "momentum": momentum}
+    whole = torch.arange(8)
+    model, optimizer = make(**options)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for index in whole.split(2):
+            (forward(model, optimizer, index) / 4).backward()
+        optimizer.step()
+    for a, b in zip(state(model, optimizer), expected(whole, whole, whole, **options), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_that_is_only_logged() -> None:
+    model, optimizer = make()
+    optimizer.zero_grad()
+    logged = forward(model, optimizer, SECOND)
+    forward(model, optimizer, FIRST).backward()
+    optimizer.step()
+    assert logged.item() > 0
+    assert_same(state(model, optimizer), expected(FIRST))
+
+
+@pytest.mark.parametrize(
+    "copier", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["deepcopy", "pickle"]
+)
+def test_copies_made_between_backward_and_step(copier: Any) -> None:
+    model, optimizer = make()
+    forward(model, optimizer, FIRST).backward()
+    other, twin = copier((model, optimizer))
+    for w, v in zip(model.parameters(), other.parameters(), strict=True):
+        v.grad = w.grad  # a module's copy has no gradients
+    optimizer.step()
+    assert not twin.aux.values.any()
+    twin.step()
+    assert_same(state(model, optimizer), state(other, twin))
+
+
+def test_clipping_scales_both_steps() -> None:
+    model, optimizer = make()
+    before = state(model, optimizer)
+    forward(model, optimizer, FIRST).backward()
+    norm = optimizer.clip_grad_norm_(0.01)
+    optimizer.step()
+    free = expected(FIRST)
+    for start, clipped, whole in zip(before, state(model, optimizer), free, strict=True):
+        torch.testing.assert_close(clipped - start, (whole - start) * (0.01 / norm), rtol=1e-3, atol=1e-7)
+    plain_step(model, optimizer, SECOND)  # the factor is gone
+    assert (optimizer.aux.values[SECOND] > 0.01).all()
+
+
+def test_clipping_that_does_not_bite_changes_nothing() -> None:
+    model, optimizer = make()
+    forward(model, optimizer, FIRST).backward()
+    optimizer.clip_grad_norm_(1e6)
+    optimizer.step()
+    assert_same(state(model, optimizer), expected(FIRST))
+
+
+def test_scheduler_moves_both_steps() -> None:
+    model, optimizer = make()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    plain_step(model, optimizer, FIRST)
+    scheduler.step()
+    before = optimizer.aux.values.clone()
+    plain_step(model, optimizer, SECOND)
+    halved = optimizer.aux.values - before
+    other, reference = make()
+    plain_step(other, reference, FIRST)
+    before = reference.aux.values.clone()
+    plain_step(other, reference, SECOND)
+    torch.testing.assert_close(halved, (reference.aux.values - before) / 2)
+
+
+def test_tensor_lr() -> None:
+    model, optimizer = make(lr=torch.tensor(0.2))
+    plain_step(model, optimizer, FIRST)
+    for a, b in zip(state(model, optimizer), expected(FIRST), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_step(backend: str) -> None:
+    torch.compiler.reset()
+    model, optimizer = make(potential="q=3")
+    step = torch.compile(optimizer.step, backend=backend)
+    for index in (FIRST, SECOND, FIRST):
+        optimizer.zero_grad()
+        forward(model, optimizer, index).backward()
+        step()
+    for a, b in zip(state(model, optimizer), expected(FIRST, SECOND, FIRST, potential="q=3"), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_index_as_a_loader_gives_it() -> None:
+    model, optimizer = make()
+    losses = nn.functional.cross_entropy(model(X[FIRST]), Y[FIRST], reduction="none")
+    optimizer.loss(losses, FIRST.to(torch.int32)).backward()
+    optimizer.step()
+    assert_same(state(model, optimizer), expected(FIRST))
+
+
+def test_more_than_one_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer = make()
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    with pytest.raises(RuntimeError, match="process group has 4"):
+        forward(model, optimizer, FIRST)
+    alone, smd = make(lam=float("inf"))
+    plain_step(alone, smd, FIRST)  # z does not move, so there is nothing to exchange
