@@ -244,7 +244,7 @@ class HyperbolicEntropy(Potential):
         self.spec = "hypentropy" if self.beta == 1 else f"hypentropy={self.beta!r}"
 
     def _radius(self, w: Tensor) -> Tensor:
-        return torch.hypot(w, w.new_tensor(self.beta))
+        return torch.hypot(w, torch.full((), self.beta, dtype=w.dtype, device=w.device))
 
     def _terms(self, w: Tensor) -> Tensor:
         return w * (w / self.beta).asinh() - self._radius(w)
@@ -293,7 +293,11 @@ class Quadratic(Potential):
         )
 
     def _at(self, w: Tensor) -> float | Tensor:
-        return self.weight.to(w) if isinstance(self.weight, Tensor) else self.weight
+        if not isinstance(self.weight, Tensor):
+            return self.weight
+        if self.weight.device != w.device:  # once, not at every step
+            self.weight = self.weight.to(w.device)
+        return self.weight.to(w.dtype)
 
     def _terms(self, w: Tensor) -> Tensor:
         return 0.5 * self._at(w) * w * w

@@ -45,6 +45,15 @@ def origin(domain: tuple[float, float]) -> float:
     return high - 1 if low == -float("inf") else (low + high) / 2
 
 
+def _last_inside(domain: tuple[float, float], dtype: torch.dtype) -> tuple[float, float]:
+    """The smallest and the largest finite float of a type inside an open interval, as numbers."""
+    largest = torch.finfo(dtype).max
+    ends = torch.tensor([max(domain[0], -largest), min(domain[1], largest)], dtype=dtype)  # on the CPU
+    if domain[0] > -largest or domain[1] < largest:
+        ends = torch.nextafter(ends, ends.flip(0))
+    return ends[0].item(), ends[1].item()
+
+
 @always_eager
 def solve_increasing(
     function: Callable[[Tensor], Tensor],
@@ -60,15 +69,14 @@ def solve_increasing(
     make the host wait for the device.
     """
     dtype, limits = start.dtype, torch.finfo(start.dtype)
-    inside = start.new_tensor([max(domain[0], -limits.max), min(domain[1], limits.max)])
-    ends = torch.nextafter(inside, inside.flip(0)) if domain[0] > -limits.max or domain[1] < limits.max else inside
+    lowest, highest = _last_inside(domain, dtype)
     upward = delta > 0
     g_start = function(start)
     target = g_start + delta
     tolerance = 2 * limits.eps * (g_start.abs() + delta.abs())
 
-    low = torch.where(upward, start, ends[0])
-    high = torch.where(upward, ends[1], start)
+    low = torch.where(upward, start, lowest)
+    high = torch.where(upward, highest, start)
     # The first secant comes from a small probe beside the start; further on, from the last two points tried.
     probe = start + torch.where(upward, 1.0, -1.0) * (start.abs() * limits.eps**0.5 + limits.eps)
     old_x, old_f = start, -delta
