@@ -136,6 +136,9 @@ def resnet_tensors(blocks: int, repeats: int) -> dict[str, Any]:
             results[f"{way}: sgd us"] = median(times["sgd"]) * 1e6
     for name in ("q=3", "linf", "entropy", "hypentropy"):
         if torch.cuda.is_available():
+            with torch.no_grad():
+                for w in params:
+                    w.uniform_(0.01, 0.1)
             step = captured(md.SMD(params, lr=LR, potential=name, fused=True).step)
             results[f"fused, graph: smd {name} us"] = (
                 median(alternating({"x": step}, blocks=blocks, repeats=repeats)["x"]) * 1e6

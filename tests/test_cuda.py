@@ -66,7 +66,8 @@ def test_kernel_is_accurate_in_the_dual(psi: md.Potential) -> None:
     assert torch.equal(stepped[delta == 0].view(torch.int32), w[delta == 0].view(torch.int32))
     size = dual.abs() + delta.double().abs()
     error = (psi.gradient(stepped.double()) - dual - delta.double()).abs()
-    floor = psi.gradient(torch.tensor(2.0**-126, dtype=torch.float64)) if isinstance(psi, md.QNorm) else 1e-7
+    # The kernel counts numbers below 2^-126, weights or changes, as 0.
+    floor = psi.gradient(torch.tensor(2.0**-126, dtype=torch.float64)) + 2.0**-125 if hasattr(psi, "q") else 1e-7
     representable = size.isfinite() & (w.abs().double() < 1e30)
     assert bool((error <= 1e-5 * size + floor)[representable].all())
     if isinstance(psi, md.QNorm) and psi.q <= 10:
@@ -89,8 +90,11 @@ def test_kernel_equals_the_plain_path(psi: md.Potential, dtype: torch.dtype, mom
         other.grad = one.grad.clone()
         kernel.step()
         plain.step()
-    close = 8 * torch.finfo(dtype).eps * max(1.0, 1 / (getattr(psi, "q", 2.0) - 1))
-    torch.testing.assert_close(one, other, rtol=close, atol=close)
+    # In the dual, where the step is an addition; rounding w by ε is (q − 1) ε there.
+    a, b = psi.gradient(one.detach().double()), psi.gradient(other.detach().double())
+    steepness = max(1.0, getattr(psi, "q", 2.0) - 1)
+    close = 20 * steepness * max(torch.finfo(dtype).eps, 1e-6)
+    torch.testing.assert_close(a, b, rtol=close, atol=0.1 * close)
 
 
 def test_kernel_with_tensor_lr_weights_scale_and_overflow() -> None:
@@ -102,7 +106,7 @@ def test_kernel_with_tensor_lr_weights_scale_and_overflow() -> None:
             w = nn.Parameter(start.clone())
             w.grad = gradient.clone()
             md.SMD([w], lr=lr, potential=psi, fused=True).step()
-            torch.testing.assert_close(w.detach(), expected, rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(w.detach(), expected, rtol=1e-5, atol=1e-6)
         for overflow in (False, True):
             w = nn.Parameter(start.clone())
             w.grad = 8 * gradient
@@ -110,7 +114,7 @@ def test_kernel_with_tensor_lr_weights_scale_and_overflow() -> None:
             optimizer.grad_scale = torch.tensor(8.0).cuda()  # type: ignore[attr-defined]
             optimizer.found_inf = torch.tensor(float(overflow)).cuda()  # type: ignore[attr-defined]
             optimizer.step()
-            torch.testing.assert_close(w.detach(), start if overflow else expected, rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(w.detach(), start if overflow else expected, rtol=1e-5, atol=1e-6)
             assert optimizer.state[w]["momentum_buffer"].any() != overflow
 
 
@@ -166,13 +170,14 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_the_host_never_waits(case: Case) -> None:
     task = Task(case, momentum=0.5)
     task.step()  # compiles what has to be compiled
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         task.step()
         losses = nn.functional.cross_entropy(task.model(task.x[:8]), task.y[:8], reduction="none")
         (task.optimizer.loss(losses, task.index[:8]) / 2).backward()

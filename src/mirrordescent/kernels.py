@@ -20,53 +20,50 @@ if TYPE_CHECKING:
 _BLOCK = 1024
 
 
-@triton.jit
-def _split(x):  # type: ignore[no-untyped-def]
-    """X = 2^e · y with 1 ≤ y < 2, for x > 0: logarithms of e and y apart do not lose digits to a large exponent."""
-    tiny = x < 1.0e-30
-    x = tl.where(tiny, x * 18446744073709551616.0, x)  # 2^64: out of the subnormal range
-    bits = x.to(tl.int32, bitcast=True)
-    e = ((bits >> 23) - 127).to(tl.float32) - tl.where(tiny, 64.0, 0.0)
-    y = ((bits & 0x007FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
-    return e, y
+@triton.jit  # type: ignore[untyped-decorator]
+def _log2(x, PRECISE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """log2 |x| as two numbers to add up last, so that a factor on them does not magnify the rounding of their sum."""
+    if PRECISE:  # the exponent, and the logarithm of the rest
+        bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+        # 2^23 in front turns an integer into a float without a conversion, which is slow on a GPU.
+        e = ((bits >> 23) | 0x4B000000).to(tl.float32, bitcast=True) - 8388735.0  # 2^23 + 127
+        rest = tl.log2(((bits & 0x007FFFFF) | 0x3F800000).to(tl.float32, bitcast=True))
+    else:
+        e = tl.log2(tl.abs(x))
+        rest = 0.0
+    return e, rest
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _qnorm(w, delta, Q: tl.constexpr):  # type: ignore[no-untyped-def]
-    ALPHA: tl.constexpr = 1.0 / (Q - 1.0)
-    # The binomial series is used while its fifth term is below rounding.
-    SMALL: tl.constexpr = 1.0 / 32.0 if ALPHA <= 1.0 else 1.0 / (32.0 * ALPHA)
-    size = tl.abs(w)
-    # t = δ sign(w) / |w|^{q−1}, the power by its exponent n (an integer, applied in two halves) and the rest r.
-    e, y = _split(size)
-    n = tl.floor((Q - 1.0) * e + 0.5)
-    r = tl.fma(e, Q - 1.0, -n) + (Q - 1.0) * tl.log2(y)
-    n = tl.minimum(tl.maximum(n, -250.0), 250.0)
-    half = tl.floor(0.5 * n)
-    signed = tl.where(w < 0, -delta, delta)
-    t = (signed * tl.exp2(-half)) * tl.exp2(half - n) * tl.exp2(-r)
-    # Small change: w ((1 + t)^α), as an increment that vanishes with t.
-    series = 1.0 + t * ((ALPHA - 4.0) / 5.0)
-    series = 1.0 + t * ((ALPHA - 3.0) / 4.0) * series
-    series = 1.0 + t * ((ALPHA - 2.0) / 3.0) * series
-    series = 1.0 + t * ((ALPHA - 1.0) / 2.0) * series
-    near = w + w * (ALPHA * t * series)
-    # Otherwise |ξ|^α; for q > 2, where |w|^{q−1} may underflow, as |w| |1 + t|^α while w is above the rounding of ξ.
+    A: tl.constexpr = 1.0 / (Q - 1.0)
+    # The binomial series is used while its sixth term is below rounding.
+    SMALL: tl.constexpr = 1.0 / 32.0 if A <= 1.0 else 1.0 / (32.0 * A)
+    # t = δ sign(w) / |w|^{q−1}
+    e, rest = _log2(w, Q > 4.0)
+    t = tl.where(w < 0, -delta, delta) * tl.exp2((1.0 - Q) * e + (1.0 - Q) * rest)
+    # Small change: w (1 + t)^α by the binomial series, as an increment that vanishes with t.
+    C5: tl.constexpr = (A - 4.0) / 5.0
+    C4: tl.constexpr = (A - 3.0) / 4.0
+    C3: tl.constexpr = (A - 2.0) / 3.0
+    C2: tl.constexpr = (A - 1.0) / 2.0
+    series = A * C2 * C3 * C4 * C5 * t + A * C2 * C3 * C4
+    series = series * t + A * C2 * C3
+    series = series * t + A * C2
+    series = series * t + A
+    near = w + w * (series * t)
+    # Otherwise |w| |1 + t|^α, or |δ|^α where w is 0 or below the rounding of ξ.
+    free = ~(tl.abs(t) < 16777216.0)
     if Q < 2.0:
-        free = size == size
-        xi = tl.where(size == 0, delta, tl.exp2(half) * tl.exp2(n - half) * tl.exp2(r) + signed)
-        negative = tl.where(size == 0, delta < 0, (xi < 0) != (w < 0))
-        ratio = tl.abs(xi)
+        free = free | (tl.abs(w) < 1.17549435e-38)
+    ratio = tl.where(free, delta, 1.0 + t)
+    power = A * tl.log2(tl.abs(ratio))
+    if Q < 2.0:  # |1 + t|^α may overflow where its product with |w| does not
+        far = tl.exp2(power + tl.where(free, 0.0, e + rest))
     else:
-        free = (size == 0) | ~(tl.abs(t) < 16777216.0)
-        negative = tl.where(free, delta < 0, (1.0 + t < 0) != (w < 0))
-        ratio = tl.where(free, tl.abs(delta), tl.abs(1.0 + t))
-    e, y = _split(ratio)
-    power = tl.exp2(ALPHA * e + ALPHA * tl.log2(y))
-    power = tl.where(ratio == 0, 0.0, power)
-    far = tl.where(free, power, size * power)
-    far = tl.where(negative, -far, far)
-    return tl.where(tl.abs(t) < SMALL, tl.where(size == 0, far, near), far)
+        far = tl.exp2(power) * tl.where(free, 1.0, tl.abs(w))
+    far = tl.where(tl.where(free, delta, ratio * w) < 0, -far, far)
+    return tl.where(tl.abs(t) < SMALL, tl.where(free, far, near) if Q < 2.0 else near, far)
 
 
 @triton.jit
@@ -151,7 +148,8 @@ def _step(  # type: ignore[no-untyped-def]
         write = write & (tl.load(found_at).to(tl.float32) == 0.0)
     if MOMENTUM:
         tl.store(m_at + at, g.to(m.dtype), mask=write)
-    tl.store(w_at + at, tl.where(delta == 0, stored, new.to(stored.dtype)), mask=write)
+    # Numbers below 2^-126 count as 0 here, and a change by 0 leaves every bit as it is.
+    tl.store(w_at + at, tl.where(tl.abs(delta) < 1.17549435e-38, stored, new.to(stored.dtype)), mask=write)
 
 
 def launch(

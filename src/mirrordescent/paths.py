@@ -17,7 +17,7 @@ _CHUNK = 1 << 22
 
 @dataclass
 class Work:
-    """One group's share of a step, in real tensors: w, g, and the momentum's m where there is one."""
+    """One group's share of a step: w, g, and the momentum's m where there is one."""
 
     potential: Potential
     params: list[Tensor]
@@ -116,25 +116,32 @@ def _chunks(sizes: Sequence[int]) -> Iterable[list[int]]:
 
 def apply(work: Work) -> None:
     """Step one group, each kind of tensor on the path that was asked for, or on the fastest that it allows."""
-    by_kind: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for k, w in enumerate(work.params):
-        by_kind.setdefault((w.device, w.dtype), []).append(k)
-    for (device, _), members in by_kind.items():
+    kinds = [(w.device, w.dtype) for w in work.params]
+    for kind in dict.fromkeys(kinds):
+        device, dtype = kind
+        members = [k for k, other in enumerate(kinds) if other == kind]
+        params, grads, buffers = (_select(t, members) for t in (work.params, work.grads, work.buffers))
+        if dtype.is_complex:  # as pairs of real numbers, the way torch.optim treats them; shares memory
+            params, grads, buffers = ([torch.view_as_real(t) for t in ts] for ts in (params, grads, buffers))
         part = replace(
             work,
-            params=[work.params[k] for k in members],
-            grads=[work.grads[k] for k in members],
-            buffers=[work.buffers[k] for k in members] if work.buffers else [],
+            params=params,
+            grads=grads,
+            buffers=buffers,
             lr=_lr_on(work.lr, device),
             grad_scale=_on(work.grad_scale, device),
             found_inf=_on(work.found_inf, device),
         )
-        _path(part, device)(part)
+        _path(part)(part)
 
 
-def _path(work: Work, device: torch.device) -> Callable[[Work], None]:
+def _select(tensors: list[Tensor], members: list[int]) -> list[Tensor]:
+    return tensors if len(members) >= len(tensors) else [tensors[k] for k in members]
+
+
+def _path(work: Work) -> Callable[[Work], None]:
     # Like torch.optim.SGD, ℓ2 takes foreach on the GPU unless told otherwise, so that the two agree to the last bit.
-    free = device.type == "cuda" and work.foreach is None and work.fused is None
+    free = work.params[0].is_cuda and work.foreach is None and work.fused is None
     wants_fused = work.fused or (free and work.potential.linear is None)
     if wants_fused and not torch.compiler.is_compiling() and _fits_fused(work):
         return _fused
@@ -144,11 +151,13 @@ def _path(work: Work, device: torch.device) -> Callable[[Work], None]:
 
 
 def _fits_fused(work: Work) -> bool:
+    if not fused.supports(work.potential, work.params[0]):
+        return False
     if work.potential.linear is not None:
-        return all(fused.supports(work.potential, w) for w in work.params)
+        return True
     together = zip(work.params, work.grads, *([work.buffers] if work.buffers else []), strict=True)
     return all(
-        fused.supports(work.potential, w) and rest[0].dtype == w.dtype and fused.same_layout(w, *rest)
+        rest[0].dtype == w.dtype and fused.same_layout(w, *rest) and fused.supports(work.potential, w)
         for w, *rest in together
     )
 

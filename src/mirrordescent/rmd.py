@@ -39,28 +39,25 @@ MOMENTUM_RULES = ("dense", "scaled")
 SETTINGS = ("lam", "num_samples", "reduction", "penalty", "lam_convention", "momentum_rule", "eps")
 
 
-def sample_rule(losses: Tensor, z: Tensor, slope: Slope, eps: float) -> tuple[Tensor, Tensor]:
-    """Algorithm 1 for every sample of the batch at once: ℓ̂'_i, and the weight a_i = −ℓ̂'_i / s_i of ∇L_i.
+def sample_rule(losses: Tensor, z: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Algorithm 1 for every sample of the batch at once: r_i = z_i − s_i, and s_i.
 
-    ∇ψ(w) ← ∇ψ(w) + (1/|B|) Σ (c_i / s_i) ∇L_i is then a mirror step on the mean of a_i L_i, the a_i held constant.
+    With c_i = η ℓ̂'(r_i) the step is ∇ψ(w) ← ∇ψ(w) + (1/|B|) Σ (c_i / s_i) ∇L_i, z_i ← z_i − c_i / λ: a mirror step on
+    the mean of a_i L_i with constants a_i = −ℓ̂'(r_i) / s_i, which costs what SGD costs.
     """
     s = root_loss(losses, eps)
-    d = slope(z - s)
-    return d, -d / s
+    return z - s, s
 
 
-def batch_rule(
-    losses: Tensor, z: Tensor, slope: Slope, eps: float, counted: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Algorithm 2: one ℓ̂' and one weight for the batch, from its mean loss and its mean z."""
-    if counted is None:
+def batch_rule(losses: Tensor, z: Tensor, eps: float, bad: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Algorithm 2: the same r and s for the whole batch, from its mean loss and its mean z."""
+    if bad is None:
         mean_loss, mean_z = losses.mean(), z.mean()
     else:
-        count = counted.sum().clamp_min(1)
-        mean_loss, mean_z = torch.where(counted, losses, 0).sum() / count, torch.where(counted, z, 0).sum() / count
+        count = (~bad).sum().clamp_min(1)
+        mean_loss, mean_z = torch.where(bad, 0, losses).sum() / count, torch.where(bad, 0, z).sum() / count
     s = root_loss(mean_loss, eps)
-    d = slope(mean_z - s)
-    return d.expand_as(losses), (-d / s).expand_as(losses)
+    return (mean_z - s).expand_as(losses), s.expand_as(losses)
 
 
 @dataclass
@@ -76,7 +73,7 @@ def _union(batches: list[_Batch]) -> _Batch:
 
 
 class _WeightedMean(torch.autograd.Function):
-    """Has the value of the mean loss and the gradient of mean(weight · losses); reports when it goes backward."""
+    """Has the value of the mean loss and the gradient of mean(−weight · losses); reports when it goes backward."""
 
     @staticmethod
     def forward(ctx: Any, through: Tensor, value: Tensor, weight: Tensor, went_backward: Callable[[], None]) -> Tensor:
@@ -88,7 +85,7 @@ class _WeightedMean(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (weight,) = ctx.saved_tensors
         ctx.went_backward()
-        return (gradient / weight.numel() * weight).to(ctx.dtype), None, None, None
+        return (gradient / -weight.numel() * weight).to(ctx.dtype), None, None, None
 
 
 class RMD(SMD):
@@ -154,9 +151,10 @@ class RMD(SMD):
         _one_of("momentum_rule", momentum_rule, MOMENTUM_RULES)
         if not callable(penalty):
             _one_of("penalty", penalty, tuple(PENALTIES), or_else="or a function that returns the slope")
-        # Batches that have gone backward since the last step, and the factor that clipping put on w's gradient.
+        # Batches that have gone backward since the last step, and the factors that clipping put on w's gradient: lists
+        # that are filled and emptied, since torch.compile does not follow an optimizer's attribute that is set anew.
         self._pending: list[_Batch] = []
-        self._clip: Tensor | None = None
+        self._clips: list[Tensor] = []
         self._penalty: Slope | None = penalty if callable(penalty) else None
         self._settings: dict[str, Any] = {
             "lam": lam,
@@ -258,26 +256,21 @@ class RMD(SMD):
         with torch.no_grad():
             L = working(losses.detach())
             eps = machine_epsilon(losses) if group["eps"] is None else group["eps"]
-            counted = None
-            if L.is_cuda:
-                counted = (index >= 0) & (index < len(aux)) & ~(-eps > L)
-                group["z_rejected"].add_((~counted).sum())
-                index = torch.where(counted, index, 0)
-            elif bool((-eps > L).any()):
-                raise ValueError(f"losses must be >= 0, got {L.min().item():.4g}")
+            bad = self._reject(L, index, eps)
+            if bad is not None:
+                index = index.clamp(0, len(aux) - 1)
             z = aux.values[index].to(L.dtype)
             if root is not None:
-                d = slope(z - working(root.detach()))
-                weight = -d
+                r, s = z - working(root.detach()), None
             elif group["reduction"] == "batch":
-                d, weight = batch_rule(L, z, slope, eps, counted)
+                r, s = batch_rule(L, z, eps, bad)
             else:
-                d, weight = sample_rule(L, z, slope, eps)
-            if counted is not None:
-                weight = torch.where(counted, weight, 0)
-                d = torch.where(counted, d, 0)
-            # A loss that is not finite may spoil w, as with any optimizer, but never z.
-            d = torch.where(d.isfinite() & L.isfinite(), d, 0).to(aux.values.dtype)
+                r, s = sample_rule(L, z, eps)
+            weight = slope(r) if s is None else slope(r) / s
+            # A loss that is not finite may spoil w, as with any optimizer, but never z: ℓ̂'(0) = 0.
+            d = slope(r.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)).to(aux.values.dtype)
+            if bad is not None:
+                weight, d = torch.where(bad, 0, weight), torch.where(bad, 0, d)
             value = L.mean()
         through = losses if root is None else root
         if not torch.is_grad_enabled():
@@ -290,6 +283,16 @@ class RMD(SMD):
         went_backward = partial(self._record, _Batch(index, d))
         result: Tensor = _WeightedMean.apply(through, value, weight, went_backward)  # type: ignore[no-untyped-call]
         return result
+
+    def _reject(self, losses: Tensor, index: Tensor, eps: float) -> Tensor | None:
+        """Which samples to leave out, counted; None where the host has looked (and raised if there was one)."""
+        if losses.is_cuda:
+            bad = (index != index.clamp(0, len(self.aux) - 1)) | (losses < -eps)
+            self.param_groups[0]["z_rejected"].add_(bad.sum())
+            return bad
+        if bool((losses < -eps).any()):
+            raise ValueError(f"losses must be >= 0, got {losses.min().item():.4g}")
+        return None
 
     def _record(self, batch: _Batch) -> None:
         """A batch counts from the moment its loss goes backward."""
@@ -308,11 +311,11 @@ class RMD(SMD):
                 self._forget()
             return
         alive = torch.stack([g.any().to(self.aux.values.device) for g in grads]).any()
-        self._pending = [_Batch(b.index, torch.where(alive, b.slope, 0)) for b in self._pending]
+        self._pending[:] = [_Batch(b.index, torch.where(alive, b.slope, 0)) for b in self._pending]
 
     def _forget(self) -> None:
         self._pending.clear()
-        self._clip = None
+        self._clips.clear()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, and with them the batches that they came from."""
@@ -333,7 +336,7 @@ class RMD(SMD):
         total = torch.nn.utils.get_total_norm([w.grad for w in params if w.grad is not None])
         factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_([w.grad for w in params if w.grad is not None], factor)
-        self._clip = factor if self._clip is None else self._clip * factor
+        self._clips.append(factor)
         return total
 
     @overload
@@ -370,9 +373,8 @@ class RMD(SMD):
                 apply(work)
         if rate is not None:
             slope = batch.slope
-            if self._clip is not None:
-                clip = self._clip.to(slope)
-                slope = slope * torch.where(clip.isfinite(), clip, 0)
+            for clip in self._clips:
+                slope = slope * clip.to(slope).nan_to_num(nan=0.0, posinf=0.0)
             found_inf = getattr(self, "found_inf", None)  # a GradScaler's skipped step, known to the device alone
             skip = None if found_inf is None else found_inf.to(slope.device).reshape(()) != 0
             self.aux.descend(batch.index, slope, rate, self.param_groups[0]["momentum"], skip)
@@ -411,7 +413,7 @@ class RMD(SMD):
         return super().state_dict()
 
     def __getstate__(self) -> dict[str, Any]:
-        mine = ("_pending", "_clip", "_penalty", "_settings")
+        mine = ("_pending", "_clips", "_penalty", "_settings")
         return {**super().__getstate__(), **{key: self.__dict__[key] for key in mine}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -169,9 +169,9 @@ class SMD(Optimizer):
             works.append(
                 Work(
                     potential=self.potential_of(group),
-                    params=[_as_real(w) for w in params],
-                    grads=[_as_real(w.grad) for w in params],
-                    buffers=[_as_real(m) for m in buffers],
+                    params=params,
+                    grads=[w.grad for w in params],
+                    buffers=buffers,
                     lr=group["lr"],
                     momentum=group["momentum"],
                     maximize=group["maximize"],
@@ -226,8 +226,3 @@ def _check_numbers(lr: float | Tensor, momentum: float) -> None:
         raise ValueError(f"lr must be a finite number >= 0, got {float(lr)}")
     if not 0 <= momentum < float("inf"):
         raise ValueError(f"momentum must be a finite number >= 0, got {momentum}")
-
-
-def _as_real(t: Tensor) -> Tensor:
-    """A complex tensor as pairs of real numbers, the way `torch.optim` treats it; shares memory."""
-    return torch.view_as_real(t) if t.is_complex() else t
