@@ -1,7 +1,8 @@
 """Which mirror steps have a kernel of their own that reads w and g once and writes w once, and its launch.
 
-ℓ2 and its multiples go through PyTorch's own fused SGD kernel, on the CPU too. The other closed forms have a Triton
-kernel (`kernels.py`, imported when first used, so that the core needs torch alone).
+ℓ2 and its multiples go through PyTorch's own fused SGD kernel, on the CPU too, which takes many small tensors in one
+launch. The other closed forms, and ℓ2 on a large tensor, have a Triton kernel (`kernels.py`, imported when first used,
+so that the core needs torch alone).
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from torch import Tensor
 from mirrordescent.potentials import HyperbolicEntropy, NegativeEntropy, Potential, QNorm, Quadratic, Scaled
 
 
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
 class Form(NamedTuple):
     """A closed-form step as the kernel knows it."""
 
@@ -27,6 +31,8 @@ class Form(NamedTuple):
 
 def form_of(potential: Potential) -> Form | None:
     """The kernel's description of a potential, or None where there is no kernel."""
+    if potential.linear is not None:
+        return Form("linear", scale=potential.linear)
     if isinstance(potential, Scaled):
         inner = form_of(potential.base)
         return None if inner is None else inner._replace(scale=inner.scale * potential.factor)
@@ -46,6 +52,23 @@ def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+# From here on PyTorch's kernel, made for many small tensors, is a fifth slower than the memory allows.
+LARGE = 1 << 24
+
+
+def is_large(potential: Potential, w: Tensor, *others: Tensor) -> bool:
+    """Whether a tensor that PyTorch's fused SGD could step is better off with the kernel here."""
+    return (
+        w.numel() >= LARGE
+        and w.is_cuda
+        and _has_triton()
+        and w.dtype in _DTYPES
+        and form_of(potential) is not None
+        and all(t.dtype == w.dtype for t in others)
+        and same_layout(w, *others)
+    )
+
+
 def supports(potential: Potential, w: Tensor) -> bool:
     """Whether a fused step exists for this potential on this parameter's device and type."""
     if w.is_complex():
@@ -55,7 +78,7 @@ def supports(potential: Potential, w: Tensor) -> bool:
     form = form_of(potential)
     if form is None or w.device.type != "cuda" or not _has_triton():
         return False
-    if w.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if w.dtype not in _DTYPES:
         return False
     return form.weight is None or (form.weight.shape == w.shape and form.weight.device == w.device)
 

@@ -21,28 +21,19 @@ _BLOCK = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _log2(x, PRECISE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """log2 |x| as two numbers to add up last, so that a factor on them does not magnify the rounding of their sum."""
-    if PRECISE:  # the exponent, and the logarithm of the rest
-        bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-        # 2^23 in front turns an integer into a float without a conversion, which is slow on a GPU.
-        e = ((bits >> 23) | 0x4B000000).to(tl.float32, bitcast=True) - 8388735.0  # 2^23 + 127
-        rest = tl.log2(((bits & 0x007FFFFF) | 0x3F800000).to(tl.float32, bitcast=True))
-    else:
-        e = tl.log2(tl.abs(x))
-        rest = 0.0
-    return e, rest
+def _power(x, K: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The power x^K for an integer 0 < K < 64, by squaring."""
+    result = 1.0
+    for bit in tl.static_range(6):
+        if (K >> bit) & 1:
+            result = result * x
+        x = x * x
+    return result
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _qnorm(w, delta, Q: tl.constexpr):  # type: ignore[no-untyped-def]
-    A: tl.constexpr = 1.0 / (Q - 1.0)
-    # The binomial series is used while its sixth term is below rounding.
-    SMALL: tl.constexpr = 1.0 / 32.0 if A <= 1.0 else 1.0 / (32.0 * A)
-    # t = δ sign(w) / |w|^{q−1}
-    e, rest = _log2(w, Q > 4.0)
-    t = tl.where(w < 0, -delta, delta) * tl.exp2((1.0 - Q) * e + (1.0 - Q) * rest)
-    # Small change: w (1 + t)^α by the binomial series, as an increment that vanishes with t.
+def _series(w, t, A: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The product w (1 + t)^α for a small t, by the binomial series, as an increment that vanishes with t."""
     C5: tl.constexpr = (A - 4.0) / 5.0
     C4: tl.constexpr = (A - 3.0) / 4.0
     C3: tl.constexpr = (A - 2.0) / 3.0
@@ -51,19 +42,50 @@ def _qnorm(w, delta, Q: tl.constexpr):  # type: ignore[no-untyped-def]
     series = series * t + A * C2 * C3
     series = series * t + A * C2
     series = series * t + A
-    near = w + w * (series * t)
-    # Otherwise |w| |1 + t|^α, or |δ|^α where w is 0 or below the rounding of ξ.
+    return w + w * (series * t)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _qnorm(w, delta, Q: tl.constexpr, POWER: tl.constexpr, ROOT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The q-norm step; POWER = q − 1 and ROOT = α where they are integers, else 0.
+
+    a = |w|^{q−1}, t = δ sign(w) / a. Numbers below 2^-126 count as 0.
+    """
+    A: tl.constexpr = 1.0 / (Q - 1.0)
+    # The series is used while its sixth term is below rounding.
+    SMALL: tl.constexpr = 1.0 / 32.0 if A <= 1.0 else 1.0 / (32.0 * A)
+    signed = tl.where(w < 0, -delta, delta)
+    if ROOT > 0:  # |ξ|^α by multiplications
+        a = tl.exp2((Q - 1.0) * tl.log2(tl.abs(w)))
+        inverse_root = tl.rsqrt(a)
+        t = signed * inverse_root * inverse_root
+        xi = a + signed
+        far = _power(tl.abs(xi), ROOT)
+        far = tl.where((xi < 0) != (w < 0), -far, far)
+        return tl.where(tl.abs(t) < SMALL, _series(w, t, A), far)
+    size = tl.abs(w)
+    if POWER > 0:  # a by multiplications
+        inverse_root = tl.rsqrt(_power(size, POWER))
+        t = signed * inverse_root * inverse_root
+    else:
+        # The exponent of w and the logarithm of the rest apart, so that q − 1 does not magnify the rounding of their
+        # sum; 2^23 in front turns an integer into a float without a conversion, which is slow on a GPU.
+        bits = size.to(tl.int32, bitcast=True)
+        e = ((bits >> 23) | 0x4B000000).to(tl.float32, bitcast=True) - 8388735.0  # 2^23 + 127
+        rest = tl.log2(((bits & 0x007FFFFF) | 0x3F800000).to(tl.float32, bitcast=True))
+        t = signed * tl.exp2((1.0 - Q) * e + (1.0 - Q) * rest)
+    # A large change: |w| |1 + t|^α, or |δ|^α where w is 0 or below the rounding of ξ.
     free = ~(tl.abs(t) < 16777216.0)
     if Q < 2.0:
-        free = free | (tl.abs(w) < 1.17549435e-38)
+        free = free | (size < 1.17549435e-38)
     ratio = tl.where(free, delta, 1.0 + t)
-    power = A * tl.log2(tl.abs(ratio))
+    logarithm = A * tl.log2(tl.abs(ratio))
     if Q < 2.0:  # |1 + t|^α may overflow where its product with |w| does not
-        far = tl.exp2(power + tl.where(free, 0.0, e + rest))
+        far = tl.exp2(logarithm + tl.where(free, 0.0, e + rest))
     else:
-        far = tl.exp2(power) * tl.where(free, 1.0, tl.abs(w))
+        far = tl.exp2(logarithm) * tl.where(free, 1.0, size)
     far = tl.where(tl.where(free, delta, ratio * w) < 0, -far, far)
-    return tl.where(tl.abs(t) < SMALL, tl.where(free, far, near) if Q < 2.0 else near, far)
+    return tl.where((tl.abs(t) < SMALL) & ~free, _series(w, t, A), far)
 
 
 @triton.jit
@@ -111,6 +133,8 @@ def _step(  # type: ignore[no-untyped-def]
     n,
     KIND: tl.constexpr,
     NUMBER: tl.constexpr,
+    POWER: tl.constexpr,
+    ROOT: tl.constexpr,
     FACTOR: tl.constexpr,
     MOMENTUM: tl.constexpr,
     LR_TENSOR: tl.constexpr,
@@ -141,8 +165,10 @@ def _step(  # type: ignore[no-untyped-def]
         new = _entropy(w, delta)
     elif KIND == "hypentropy":
         new = _hypentropy(w, delta, NUMBER)
+    elif KIND == "linear":
+        new = w + delta
     else:
-        new = _qnorm(w, delta, NUMBER)
+        new = _qnorm(w, delta, NUMBER, POWER, ROOT)
     write = inside
     if MAYBE_SKIP:
         write = write & (tl.load(found_at).to(tl.float32) == 0.0)
@@ -150,6 +176,12 @@ def _step(  # type: ignore[no-untyped-def]
         tl.store(m_at + at, g.to(m.dtype), mask=write)
     # Numbers below 2^-126 count as 0 here, and a change by 0 leaves every bit as it is.
     tl.store(w_at + at, tl.where(tl.abs(delta) < 1.17549435e-38, stored, new.to(stored.dtype)), mask=write)
+
+
+def _integer(x: float) -> int:
+    """The whole number from 2 to 63 that x is, to within rounding; else 0."""
+    near = round(x)
+    return near if 2 <= near <= 63 and abs(x - near) < 1e-9 * near else 0
 
 
 def launch(
@@ -181,6 +213,8 @@ def launch(
             w.numel(),
             KIND=form.kind,
             NUMBER=form.number,
+            POWER=_integer(form.number - 1) if form.kind == "qnorm" else 0,
+            ROOT=_integer(1 / (form.number - 1)) if form.kind == "qnorm" else 0,
             FACTOR=form.scale,
             MOMENTUM=m is not None,
             LR_TENSOR=lr_tensor,

@@ -164,15 +164,29 @@ def _fits_fused(work: Work) -> bool:
 
 def _fused(work: Work) -> None:
     """One kernel reads w and g and writes w."""
-    h = work.potential.linear
-    if h is not None:
+    if work.potential.linear is None or any(w.numel() >= fused.LARGE for w in work.params):
+        large, work = _split(work) if work.potential.linear is not None else (work, replace(work, params=[]))
+        for k, w in enumerate(large.params):
+            fused.mirror_step_(
+                work.potential,
+                w,
+                large.grads[k],
+                large.buffers[k] if large.buffers else None,
+                lr=work.lr,
+                momentum=work.momentum,
+                maximize=work.maximize,
+                grad_scale=work.grad_scale,
+                found_inf=work.found_inf,
+            )
+    if work.params:
+        assert work.potential.linear is not None
         torch._fused_sgd_(
             work.params,
             work.grads,
             work.buffers,
             weight_decay=0.0,
             momentum=work.momentum if work.buffers else 0.0,
-            lr=work.lr / h,
+            lr=work.lr / work.potential.linear,
             dampening=0.0,
             nesterov=False,
             maximize=work.maximize,
@@ -180,20 +194,19 @@ def _fused(work: Work) -> None:
             grad_scale=work.grad_scale,
             found_inf=work.found_inf,
         )
-        return
-    for k, (w, g) in enumerate(zip(work.params, work.grads, strict=True)):
-        m = work.buffers[k] if work.buffers else None
-        fused.mirror_step_(
-            work.potential,
-            w,
-            g,
-            m,
-            lr=work.lr,
-            momentum=work.momentum,
-            maximize=work.maximize,
-            grad_scale=work.grad_scale,
-            found_inf=work.found_inf,
-        )
+
+
+def _split(work: Work) -> tuple[Work, Work]:
+    """The tensors of an ℓ2 group that are large enough for a launch each, and the others."""
+    columns = [work.params, work.grads, *([work.buffers] if work.buffers else [])]
+    rows = list(zip(*columns, strict=True))
+    large = [fused.is_large(work.potential, *row) for row in rows]
+    parts = []
+    for wanted in (True, False):
+        chosen = [row for row, is_large in zip(rows, large, strict=True) if is_large == wanted]
+        params, grads, buffers = ([row[k] for row in chosen if len(row) > k] for k in range(3))
+        parts.append(replace(work, params=params, grads=grads, buffers=buffers))
+    return parts[0], parts[1]
 
 
 def _lr_on(lr: float | Tensor, device: torch.device) -> float | Tensor:
