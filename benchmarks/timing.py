@@ -70,6 +70,14 @@ def captured(call: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
+def _command() -> str:
+    """The command line, with the record under its name alone."""
+    words = [
+        Path(word).name if previous == "--out" else word for previous, word in zip(sys.argv, sys.argv[1:], strict=False)
+    ]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
+
+
 def record(name: str, results: dict[str, Any], out: Path | None) -> None:
     """Write the results with the command and the machine that they come from."""
     if out is None:
@@ -77,7 +85,7 @@ def record(name: str, results: dict[str, Any], out: Path | None) -> None:
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
     content = {
         "benchmark": name,
-        "command": " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": _command(),
         "machine": machine,
         "torch": torch.__version__,
         "python": platform.python_version(),

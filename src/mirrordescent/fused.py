@@ -16,7 +16,6 @@ from torch import Tensor
 
 from mirrordescent.potentials import HyperbolicEntropy, NegativeEntropy, Potential, QNorm, Quadratic, Scaled
 
-
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
