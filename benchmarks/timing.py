@@ -37,7 +37,7 @@ def seconds(call: Callable[[], object], repeats: int) -> float:
 def alternating(calls: Mapping[str, Callable[[], object]], *, blocks: int, repeats: int) -> dict[str, list[float]]:
     """Seconds per call of each, in `blocks` blocks taken in turn, so that a drifting machine touches all alike."""
     for call in calls.values():  # warm up: compilation, allocation, caches
-        seconds(call, max(3, repeats // 10))
+        seconds(call, min(repeats, max(3, repeats // 10)))
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(blocks):
         for name, call in calls.items():

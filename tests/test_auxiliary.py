@@ -45,6 +45,16 @@ def test_residual_is_the_sum_of_gaps() -> None:
     assert optimizer.aux.residual(torch.zeros(6)).item() == pytest.approx(15, abs=0.01)
 
 
+def test_residual_refuses_what_does_not_fit() -> None:
+    aux = make()[1].aux
+    with pytest.raises(ValueError, match="one loss for each of the 6 samples, got 2"):
+        aux.residual(torch.zeros(2))
+    with pytest.raises(ValueError, match=">= 0"):
+        aux.residual(-torch.ones(6))
+    with pytest.raises(IndexError, match="got 6"):
+        aux.residual(torch.zeros(2), torch.tensor([0, 6]))
+
+
 def test_residual_of_a_settled_run_goes_to_zero() -> None:
     x, y = torch.eye(3), torch.tensor([1.0, 2.0, 3.0])
     w = nn.Parameter(torch.zeros(3))

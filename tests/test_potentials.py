@@ -224,3 +224,48 @@ def test_quadratic_with_a_tensor_of_weights() -> None:
     assert torch.equal(md.Quadratic(h).step(torch.ones(3, 2), torch.ones(3, 2)), torch.tensor([2.0, 1.25]).expand(3, 2))
     assert md.Quadratic(h).domain_error(torch.ones(3, 2)) is None
     assert "does not broadcast" in str(md.Quadratic(h).domain_error(torch.ones(3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_no_type_rounds_a_weight_onto_the_edge(dtype: torch.dtype) -> None:
+    w = torch.full((2,), 1e-3, dtype=dtype)
+    low = md.NegativeEntropy().step(w, torch.tensor([-20.0, -1e4]))
+    assert bool((low > 0).all())
+    assert bool((md.NegativeEntropy().step(low, torch.full((2,), 20.0)) > low).all())
+    bounded = md.Convex(lambda x: -(1 - x).log() - (1 + x).log(), domain=(-1, 1))
+    edge = bounded.step(torch.zeros(2, dtype=dtype), torch.tensor([1e5, -1e5]))
+    assert bool((edge.abs() < 1).all())
+
+
+def test_what_is_not_a_number_is_not_hidden() -> None:
+    delta = torch.tensor([math.nan, math.inf, -math.inf])
+    for psi in (md.L2(), md.QNorm(3), md.L2() + md.QNorm(3), md.Convex(torch.cosh)):
+        stepped = psi.step(torch.ones(3), delta)
+        assert bool(stepped[0].isnan())
+        assert stepped[1] > 1e30
+        assert stepped[2] < -1e30
+
+
+def test_sums_and_multiples_of_each_other_keep_a_name() -> None:
+    psi = 2 * (md.L2() + 3 * (md.QNorm(3) + md.QNorm(4)))
+    assert md.potential(psi.spec) == psi
+    w = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    torch.testing.assert_close(psi.gradient(w), 2 * w + 6 * w * w.abs() + 6 * w**3)
+    assert md.potential("3*(l2 + q=3)") == 3 * (md.L2() + md.QNorm(3))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: md.Convex(lambda w: w * w.log()), "domain="),
+        (lambda: md.Convex(lambda w: torch.ones_like(w)), "differentiable"),
+        (lambda: md.Convex(torch.exp, domain=(0,)), "interval"),  # type: ignore[arg-type]
+        (lambda: md.Quadratic(torch.ones(0)), "empty"),
+        (lambda: md.potential("q=1.2.3"), "unknown potential"),
+        (lambda: md.NegativeEntropy() + md.Convex(lambda w: -(-w).log(), domain=(-1e9, 0)), "no common interval"),
+    ],
+)
+def test_more_bad_settings(make: object, message: str) -> None:
+    assert callable(make)
+    with pytest.raises(ValueError, match=message):
+        make()

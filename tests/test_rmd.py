@@ -269,6 +269,8 @@ BAD_CALLS: dict[str, tuple[Callable[[md.RMD, Tensor], Any], type[Exception], str
         "integers, got torch.float32",
     ),
     "index bool": (lambda o, w: o.loss(three(w), torch.ones(3, dtype=torch.bool)), TypeError, "integers"),
+    "index text": (lambda o, w: o.loss(three(w), "abc"), TypeError, "tensor of integers, got str"),  # type: ignore[arg-type]
+    "index none": (lambda o, w: o.loss(three(w), None), TypeError, "tensor of integers, got NoneType"),  # type: ignore[arg-type]
     "index short": (lambda o, w: o.loss(three(w), torch.tensor([0, 1])), ValueError, r"\(3,\), index has \(2,\)"),
     "index scalar": (lambda o, w: o.loss(three(w), torch.tensor(0)), ValueError, "one sample number per loss"),
     "loss negative": (lambda o, w: o.loss(three(w) - 2, INDEX), ValueError, "losses must be >= 0, got -"),
@@ -282,6 +284,7 @@ BAD_CALLS: dict[str, tuple[Callable[[md.RMD, Tensor], Any], type[Exception], str
     "loss integer": (lambda o, w: o.loss(torch.ones(3, dtype=torch.int64), INDEX), TypeError, "floating-point"),
     "loss a number": (lambda o, w: o.loss(1.0, INDEX), TypeError, "floating-point tensor, got float"),  # type: ignore[arg-type]
     "loss empty": (lambda o, w: o.loss(three(w)[:0], INDEX[:0]), ValueError, "empty"),
+    "root a list": (lambda o, w: o.loss(three(w), INDEX, root=[1.0]), TypeError, "root must be a tensor"),  # type: ignore[arg-type]
     "root shape": (lambda o, w: o.loss(three(w), INDEX, root=w[:2]), ValueError, "root must have the shape"),
     "root not a root": (lambda o, w: o.loss(three(w), INDEX, root=w), ValueError, "losses = root²/2"),
     "root detached": (lambda o, w: o.loss(w.square() / 2, INDEX, root=w.detach()), ValueError, "root has no graph"),
@@ -342,6 +345,14 @@ def test_a_batch_counts_for_one_step(ready: tuple[md.RMD, nn.Parameter]) -> None
             r"lr/\(lam \(1 - momentum\)\) must be < 2",
         ),
         ({"maximize": True}, TypeError, "maximize"),
+        ({"lam": "2"}, TypeError, "lam must be a number, got '2'"),
+        ({"lam": None}, TypeError, "lam must be a number, got None"),
+        ({"lr": "0.1"}, TypeError, "lr must be a number"),
+        ({"eps": "1"}, TypeError, "eps must be a number"),
+        ({"momentum": "0.9"}, TypeError, "momentum must be a number"),
+        ({"penalty": lambda r: 1.0}, ValueError, "a tensor of the same shape"),
+        ({"penalty": torch.cos}, ValueError, "penalty must be 0 at r = 0"),
+        ({"penalty": nn.HuberLoss()}, ValueError, "penalty must take a tensor of residuals"),
     ],
 )
 def test_bad_settings(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -383,6 +394,25 @@ def test_z_settles_below_the_limit_and_diverges_above() -> None:
         for _ in range(200):
             z -= ratio * (z - 1.0)
         assert (abs(z - 1) < 1e-6) == settles
+
+
+def test_a_penalty_that_overflows_never_reaches_z() -> None:
+    w = nn.Parameter(torch.ones(1))
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=1, penalty=lambda r: r**3)
+    optimizer.loss(w * 1e30, torch.tensor([0])).backward()
+    optimizer.step()
+    assert optimizer.aux.values == 0
+
+
+def test_warnings_point_at_the_users_line() -> None:
+    with pytest.warns(UserWarning, match="above 1") as caught:
+        md.RMD([nn.Parameter(torch.ones(2))], lr=1.5, lam=1.0, num_samples=1)
+    assert caught[0].filename == __file__
+
+
+def test_z_is_float64_when_any_group_is() -> None:
+    groups = [{"params": [nn.Parameter(torch.ones(1))]}, {"params": [nn.Parameter(torch.ones(1).double())]}]
+    assert md.RMD(groups, lr=0.1, lam=1.0, num_samples=1).aux.values.dtype == torch.float64
 
 
 def test_no_grad_gives_the_value_alone() -> None:

@@ -7,6 +7,7 @@ import io
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from cases import CASES, IDS, Case
@@ -299,7 +300,7 @@ def test_a_state_with_a_function_needs_that_function() -> None:
     params = parameters()
     state = md.SMD(params, lr=0.1, potential=md.Convex(torch.cosh)).state_dict()
     other = md.SMD(params, lr=0.3, potential="l2")
-    with pytest.raises(ValueError, match=r"convex\[cosh\]#0.*not stored"):
+    with pytest.raises(ValueError, match=r"convex\[cosh\].*cannot be stored in it.*group has 'l2'"):
         other.load_state_dict(state)
     assert other.param_groups[0]["lr"] == 0.3
 
@@ -338,3 +339,82 @@ def test_compiled_step_equals_eager(name: str, momentum: float) -> None:
     eager = trajectory(md.SMD(theirs, lr=0.02, potential=name, momentum=momentum), theirs, steps=3)
     for a, b in zip(ours, eager, strict=True):
         torch.testing.assert_close(a.detach(), b, rtol=1e-12, atol=1e-13)
+
+
+def test_functions_go_back_to_their_own_groups() -> None:
+    """Two functions without a name: loading into an optimizer made in another order must not swap them."""
+    a, b = parameters()[:2]
+    f, g = md.Convex(torch.cosh, name="f"), md.Convex(torch.cosh, name="g")
+    saved = md.SMD([{"params": [a], "potential": f}, {"params": [b], "potential": g}], lr=0.1).state_dict()
+    groups: list[dict[str, Any]] = [{"params": [a], "potential": f}, {"params": [b]}]
+    other = md.SMD(groups, lr=0.1, potential=g)
+    other.load_state_dict(saved)
+    assert [other.potential_of(group) for group in other.param_groups] == [f, g]
+    swapped = md.SMD([{"params": [a], "potential": g}, {"params": [b], "potential": f}], lr=0.1)
+    with pytest.raises(ValueError, match="this optimizer's group has"):
+        swapped.load_state_dict(saved)
+
+
+def test_a_state_of_sgd_leaves_the_potential_alone() -> None:
+    params = parameters()
+    optimizer = md.SMD(params, lr=0.1, potential="q=3")
+    optimizer.load_state_dict(torch.optim.SGD(params, lr=0.5).state_dict())
+    assert optimizer.potential_of(optimizer.param_groups[0]) == md.QNorm(3)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+class Mine(md.QNorm):
+    """A potential class of a user's: its spec is no name that the library knows."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.spec = "mine"
+
+
+def test_a_potential_class_of_ones_own_travels() -> None:
+    params = parameters()
+    optimizer = md.SMD(params, lr=0.1, potential=Mine())
+    again = copy.deepcopy(optimizer)
+    assert again.potential_of(again.param_groups[0]).spec == "mine"
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    trajectory(optimizer, params, steps=1)
+
+
+@pytest.mark.parametrize("path", [{"fused": True}, {"foreach": True}, {}], ids=str)
+def test_strides_are_respected(path: dict[str, Any]) -> None:
+    base = torch.ones(3, 4)
+    every_other = nn.Parameter(base[:, ::2])
+    every_other.grad = torch.ones(3, 2)
+    transposed = nn.Parameter(torch.zeros(2, 3).t())
+    transposed.grad = torch.arange(6.0).view(3, 2)
+    expanded = nn.Parameter(torch.zeros(3))
+    expanded.grad = torch.ones(1).expand(3)
+    md.SMD([every_other, transposed, expanded], lr=1.0, **path).step()
+    assert torch.equal(base, torch.tensor([0.0, 1.0, 0.0, 1.0]).expand(3, 4))
+    assert torch.equal(transposed.detach(), -torch.arange(6.0).view(3, 2))
+    assert torch.equal(expanded.detach(), -torch.ones(3))
+
+
+def test_a_potential_put_in_by_hand_is_checked() -> None:
+    optimizer = md.SMD([nn.Parameter(-torch.ones(2))], lr=0.1)
+    optimizer.param_groups[0]["potential"] = md.NegativeEntropy()
+    with pytest.raises(ValueError, match="negative entropy"):
+        optimizer.step()
+
+
+def test_numpy_numbers_are_saved_as_plain_ones() -> None:
+    file = io.BytesIO()
+    torch.save(md.SMD(parameters(), lr=np.float64(0.1), momentum=np.float64(0.5)).state_dict(), file)
+    file.seek(0)
+    torch.load(file, weights_only=True)
+
+
+def test_shapes_at_the_edge() -> None:
+    empty, scalar = nn.Parameter(torch.ones(0, 3)), nn.Parameter(torch.tensor(2.0))
+    for psi in ("l2", "q=3", "hypentropy", "l2 + q=3", "squarednorm=3"):
+        for foreach in (False, True):
+            optimizer = md.SMD([empty, scalar], lr=0.1, potential=psi, foreach=foreach)
+            empty.grad, scalar.grad = torch.ones(0, 3), torch.tensor(1.0)
+            before = scalar.item()
+            optimizer.step()
+            assert scalar.item() < before

@@ -26,6 +26,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "momentum, cosine": {"batch_size": 8, "epochs": 700, "momentum": 0.8, "schedule": cosine},
     "clipping": {"batch_size": 8, "epochs": 700, "clip": 0.05},
     "ragged, objective": {"batch_size": 7, "epochs": 500, "ragged": True, "lam_convention": "objective"},
+    "momentum, ragged, objective": {
+        "batch_size": 7,
+        "epochs": 700,
+        "momentum": 0.8,
+        "ragged": True,
+        "lam_convention": "objective",
+    },
     "huber": {"batch_size": 8, "epochs": 500, "penalty": "huber"},
     "logcosh": {"batch_size": 8, "epochs": 500, "penalty": "logcosh"},
 }

@@ -244,3 +244,64 @@ def test_more_than_one_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         forward(model, optimizer, FIRST)
     alone, smd = make(lam=float("inf"))
     plain_step(alone, smd, FIRST)  # z does not move, so there is nothing to exchange
+
+
+def test_two_losses_that_go_backward_as_one() -> None:
+    model, optimizer = make()
+    optimizer.zero_grad()
+    ((forward(model, optimizer, FIRST) + forward(model, optimizer, SECOND)) / 2).backward()
+    optimizer.step()
+    for a, b in zip(state(model, optimizer), expected(torch.arange(8)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_micro_batch_without_a_gradient_counts() -> None:
+    """A dead unit gives a gradient of exactly 0: that is not a gradient that was thrown away."""
+    w = nn.Parameter(torch.zeros(4))
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=4)
+    for index, factor in ((torch.tensor([0, 1]), 0.0), (torch.tensor([2, 3]), 1.0)):
+        losses = 0.5 + factor * (w[index] + w[index].square())
+        (optimizer.loss(losses, index) / 2).backward()
+    optimizer.step()
+    assert bool((optimizer.aux.values > 0.05).all())
+
+
+def test_clipping_one_micro_batch_leaves_the_next_alone() -> None:
+    model, optimizer = make()
+    optimizer.zero_grad()
+    (forward(model, optimizer, FIRST) / 2).backward()
+    optimizer.clip_grad_norm_(1e-3)
+    (forward(model, optimizer, SECOND) / 2).backward()
+    optimizer.step()
+    z = optimizer.aux.values
+    assert bool((z[FIRST] < 0.01).all())
+    assert bool((z[SECOND] > 0.05).all())
+
+
+def test_clipping_without_gradients() -> None:
+    _, optimizer = make()
+    assert optimizer.clip_grad_norm_(1.0) == 0
+
+
+def test_a_scheduler_that_switches_momentum_on_keeps_both_together() -> None:
+    """OneCycleLR cycles the momentum by default, also of an optimizer that was made without."""
+    states = []
+    for momentum in (0.0, 0.95):
+        model, optimizer = make(lr=0.01, lam=2.0, momentum=momentum)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.02, total_steps=20)
+        for index in (FIRST, SECOND, FIRST):
+            plain_step(model, optimizer, index)
+            scheduler.step()
+        states.append(state(model, optimizer))
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    assert_same(*states)
+
+
+def test_an_index_changed_after_backward_is_harmless() -> None:
+    model, optimizer = make()
+    index = FIRST.clone()
+    optimizer.zero_grad()
+    forward(model, optimizer, index).backward()
+    index.copy_(SECOND)
+    optimizer.step()
+    assert_same(state(model, optimizer), expected(FIRST))

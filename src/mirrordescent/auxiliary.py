@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mirrordescent.inputs import checked_index, working
+from mirrordescent.inputs import check_losses, checked_index, working
 
 
 class RejectedSamplesError(ValueError, IndexError):
@@ -99,9 +99,16 @@ class Auxiliary:
         Raises RejectedSamplesError if training has left samples out since the last report.
         """
         self.check()
+        check_losses(losses, root, "sample")
         if index is None:
-            index = torch.arange(len(losses), device=losses.device)
-        index = checked_index(index, losses, len(self))
+            if len(losses) != len(self):
+                raise ValueError(
+                    f"without an index there must be one loss for each of the {len(self)} samples, got {len(losses)}"
+                )
+            index = torch.arange(len(losses))
+        index = checked_index(torch.as_tensor(index).cpu(), losses, len(self))  # this call may wait for the device
+        if bool((losses < -(self._store.get("eps") or machine_epsilon(losses))).any()):
+            raise ValueError(f"losses must be >= 0, got {losses.min().item():.4g}")
         if root is None:
             eps = self._store.get("eps")
             s = root_loss(working(losses.detach()), machine_epsilon(losses) if eps is None else eps)
@@ -110,16 +117,26 @@ class Auxiliary:
         return (self.values[index.to(self.values.device)] - s.to(self.values.device)).abs().sum()
 
     def descend(
-        self, index: Tensor, slope: Tensor, rate: float | Tensor, momentum: float, skip: Tensor | None = None
+        self,
+        index: Tensor,
+        slope: Tensor,
+        rate: float | Tensor,
+        momentum: float,
+        *,
+        dense: bool = True,
+        skip: Tensor | None = None,
     ) -> None:
         """z_i ← z_i − rate·ℓ̂'_i, duplicates adding up; with momentum, the same heavy ball over all of z as over w.
 
+        dense: whether there is such a ball; else the caller has put momentum into `rate`.
         skip: a 0-d tensor that, where it is true, leaves everything as it is (the device alone knows).
         """
+        if momentum != 0 and dense and self.momentum is None:  # a scheduler has switched momentum on
+            self._store["z_momentum"] = torch.zeros_like(self.values)
         m, keep = self.momentum, momentum if skip is None else torch.where(skip, 1.0, momentum)
         if skip is not None:
             slope, rate = torch.where(skip, 0, slope), torch.where(skip, 0.0, rate)
-        if m is None or momentum == 0:
+        if m is None or momentum == 0 or not dense:
             if isinstance(rate, Tensor):
                 self.values.index_add_(0, index, slope * -rate)
             else:

@@ -36,7 +36,7 @@ class Convex(Potential):
     ) -> None:
         if not callable(function):
             raise TypeError(f"function must be callable, got {type(function).__name__}")
-        low, high = float(domain[0]), float(domain[1])
+        low, high = (float(end) for end in domain) if len(domain) == 2 else (0.0, 0.0)
         if not low < high:
             raise ValueError(f"domain must be an interval (low, high) with low < high, got {domain}")
         self.function, self.domain = function, (low, high)
@@ -53,7 +53,17 @@ class Convex(Potential):
         if not isinstance(output, Tensor) or output.shape != probe.shape:
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(f"function must act elementwise: it turned shape {tuple(probe.shape)} into {shape}")
-        slopes = self._gradient(probe)
+        try:
+            slopes = self._gradient(probe)
+        except RuntimeError as error:
+            raise ValueError(f"function must be differentiable, and not constant: {error}") from None
+        undefined = (~slopes.isfinite()).nonzero()
+        if len(undefined):
+            k = int(undefined[0])
+            raise ValueError(
+                f"function has gradient {slopes[k]:.4g} at {probe[k]:.4g}; if it is defined on an interval only, say "
+                "so with domain=(low, high)"
+            )
         falls = (slopes.diff() <= 0).nonzero()
         if len(falls):
             k = int(falls[0])

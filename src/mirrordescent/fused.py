@@ -79,7 +79,8 @@ def supports(potential: Potential, w: Tensor) -> bool:
         return False
     if w.dtype not in _DTYPES:
         return False
-    return form.weight is None or (form.weight.shape == w.shape and form.weight.device == w.device)
+    h = form.weight
+    return h is None or (h.shape == w.shape and h.device == w.device and same_layout(w, h))
 
 
 def same_layout(w: Tensor, *others: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sized
 from typing import Any, cast
 
@@ -31,17 +32,22 @@ class Indexed(Dataset[Any]):
         return len(cast(Sized, self.dataset))
 
     def __getitem__(self, index: int) -> Any:
-        index = int(index)
-        if index < 0:
-            index += len(self)
+        index = self._position(index)
         return _append(self.dataset[index], index)
+
+    def _position(self, index: int) -> int:
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"index {position} is out of range for {len(self)} samples")
+        return position + len(self) if position < 0 else position
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         """A whole batch at once, through the dataset's own `__getitems__` where it has one."""
         fetch = getattr(self.dataset, "__getitems__", None)
         if fetch is None:
             return [self[index] for index in indices]
-        return [_append(item, int(index)) for item, index in zip(fetch(indices), indices, strict=True)]
+        positions = [self._position(index) for index in indices]
+        return [_append(item, index) for item, index in zip(fetch(positions), positions, strict=True)]
 
 
 def _append(item: Any, index: int) -> Any:

@@ -17,7 +17,10 @@ def checked_index(index: Tensor, losses: Tensor, num_samples: int) -> Tensor:
     Raises TypeError for a type that is not integer, ValueError for a wrong shape, IndexError for a bad value.
     """
     if not isinstance(index, Tensor):
-        index = torch.as_tensor(index)
+        try:
+            index = torch.as_tensor(index)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"index must be a tensor of integers, got {type(index).__name__}") from None
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
         raise TypeError(f"index must hold integers, got {index.dtype}")
     if index.shape != losses.shape:
@@ -25,12 +28,16 @@ def checked_index(index: Tensor, losses: Tensor, num_samples: int) -> Tensor:
             f"index must hold one sample number per loss: losses have shape {tuple(losses.shape)}, "
             f"index has {tuple(index.shape)}"
         )
+    index = index.long()
     if index.device.type == "cpu" and index.numel():
         low, high = (int(end) for end in index.aminmax())
         if low < 0 or high >= num_samples:
             bad = low if low < 0 else high
-            raise IndexError(f"index must lie in [0, {num_samples}), got {bad}")
-    return index.long()
+            raise IndexError(
+                f"index must lie in [0, {num_samples}), got {bad}; num_samples is the length of the training set, and "
+                "md.Indexed(dataset) gives each sample its index in it"
+            )
+    return index
 
 
 def check_losses(losses: Tensor, root: Tensor | None, reduction: str) -> None:
@@ -44,11 +51,13 @@ def check_losses(losses: Tensor, root: Tensor | None, reduction: str) -> None:
             'compute them with reduction="none"'
         )
     if losses.numel() == 0:
-        raise ValueError("losses is empty")
+        raise ValueError("losses is empty; a batch needs at least one sample")
     if root is None:
         return
     if reduction == "batch":
         raise ValueError('root goes with reduction="sample": Algorithm 2 has one root for the whole batch')
+    if not isinstance(root, Tensor):
+        raise TypeError(f"root must be a tensor, got {type(root).__name__}")
     if root.shape != losses.shape:
         raise ValueError(f"root must have the shape of losses, {tuple(losses.shape)}, got {tuple(root.shape)}")
     if losses.device.type == "cpu" and root.device.type == "cpu":
@@ -56,9 +65,17 @@ def check_losses(losses: Tensor, root: Tensor | None, reduction: str) -> None:
         finite = half_square.isfinite() & losses.detach().isfinite()
         gap = (half_square - working(losses.detach()))[finite].abs()
         scale = half_square[finite].clamp_min(1e-6)
-        if bool((gap > 0.05 * scale + 1e-6).any()):
-            worst = int((gap / scale).argmax())
+        excess = gap - (0.05 * scale + 1e-6)
+        if bool((excess > 0).any()):
+            worst = int(excess.argmax())
             raise ValueError(
                 f"root must satisfy losses = root²/2, but a loss of {losses.detach()[finite][worst].item():.4g} "
                 f"came with a root of {root.detach()[finite][worst].item():.4g}"
             )
+
+
+def number(name: str, value: object) -> float:
+    """A plain float from a setting. Raises TypeError where it is not a number."""
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    return float(value)

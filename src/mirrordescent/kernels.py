@@ -88,8 +88,8 @@ def _qnorm(w, delta, Q: tl.constexpr, POWER: tl.constexpr, ROOT: tl.constexpr): 
     return tl.where((tl.abs(t) < SMALL) & ~free, _series(w, t, A), far)
 
 
-@triton.jit
-def _entropy(w, delta):  # type: ignore[no-untyped-def]
+@triton.jit  # type: ignore[untyped-decorator]
+def _entropy(w, delta, TINY: tl.constexpr):  # type: ignore[no-untyped-def]
     # w (e^δ − 1) by its series while |δ| < ½, as an increment that vanishes with δ.
     series = 1.0 + delta * (1.0 / 9.0)
     series = 1.0 + delta * (1.0 / 8.0) * series
@@ -101,7 +101,7 @@ def _entropy(w, delta):  # type: ignore[no-untyped-def]
     series = 1.0 + delta * (1.0 / 2.0) * series
     near = w + w * (delta * series)
     far = w * tl.exp(delta)
-    return tl.maximum(tl.where(tl.abs(delta) < 0.5, near, far), 1.17549435e-38)
+    return tl.maximum(tl.where(tl.abs(delta) < 0.5, near, far), TINY)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -136,6 +136,7 @@ def _step(  # type: ignore[no-untyped-def]
     POWER: tl.constexpr,
     ROOT: tl.constexpr,
     FACTOR: tl.constexpr,
+    TINY: tl.constexpr,
     MOMENTUM: tl.constexpr,
     LR_TENSOR: tl.constexpr,
     UNSCALE: tl.constexpr,
@@ -162,7 +163,7 @@ def _step(  # type: ignore[no-untyped-def]
     if KIND == "quadratic":
         new = w + delta / tl.load(h_at + at, mask=inside, other=1.0).to(tl.float32)
     elif KIND == "entropy":
-        new = _entropy(w, delta)
+        new = _entropy(w, delta, TINY)
     elif KIND == "hypentropy":
         new = _hypentropy(w, delta, NUMBER)
     elif KIND == "linear":
@@ -216,6 +217,7 @@ def launch(
             POWER=_integer(form.number - 1) if form.kind == "qnorm" else 0,
             ROOT=_integer(1 / (form.number - 1)) if form.kind == "qnorm" else 0,
             FACTOR=form.scale,
+            TINY=torch.finfo(w.dtype).tiny,
             MOMENTUM=m is not None,
             LR_TENSOR=lr_tensor,
             UNSCALE=grad_scale is not None,

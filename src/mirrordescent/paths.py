@@ -153,9 +153,9 @@ def _path(work: Work) -> Callable[[Work], None]:
 def _fits_fused(work: Work) -> bool:
     if not fused.supports(work.potential, work.params[0]):
         return False
-    if work.potential.linear is not None:
-        return True
     together = zip(work.params, work.grads, *([work.buffers] if work.buffers else []), strict=True)
+    if work.potential.linear is not None:
+        return all(fused.same_layout(*tensors) for tensors in together)
     return all(
         rest[0].dtype == w.dtype and fused.same_layout(w, *rest) and fused.supports(work.potential, w)
         for w, *rest in together

@@ -37,6 +37,20 @@ def _positive(name: str, value: float) -> float:
     return value
 
 
+_LINE = (-float("inf"), float("inf"))
+
+
+def _just_inside(domain: tuple[float, float], dtype: torch.dtype) -> tuple[float, float]:
+    """The ends of an open interval, moved inside by what a type can tell apart."""
+    low, high = domain
+    eps, tiny = torch.finfo(dtype).eps, torch.finfo(dtype).tiny
+    if low > -float("inf"):
+        low += max(abs(low) * eps, tiny)
+    if high < float("inf"):
+        high -= max(abs(high) * eps, tiny)
+    return low, high
+
+
 class Potential(ABC):
     """A strictly convex function ψ of the weights, with its mirror map and the way back.
 
@@ -58,7 +72,7 @@ class Potential(ABC):
     # One function of one number for every element of every tensor, so that tensors may be stepped joined together.
     uniform = True
     # The open interval that every weight has to lie in.
-    domain: tuple[float, float] = (-float("inf"), float("inf"))
+    domain: tuple[float, float] = _LINE
     # h when ∇ψ(w) = h·w with one number h: the step is then the plain w + δ/h.
     linear: float | None = None
 
@@ -104,7 +118,7 @@ class Potential(ABC):
         if not self.separable:
             linear, near = linear.sum(), near.sum()
         plain = psi_x - psi_a - linear
-        doubtful = plain <= torch.finfo(plain.dtype).eps ** 0.5 * (psi_x.abs() + psi_a.abs() + linear.abs())
+        doubtful = plain <= torch.finfo(plain.dtype).eps ** (2 / 3) * (psi_x.abs() + psi_a.abs() + linear.abs())
         return torch.where(doubtful, near, plain).sum().to(_real(w)[0].dtype)
 
     def step(self, w: Tensor, delta: Tensor) -> Tensor:
@@ -116,7 +130,10 @@ class Potential(ABC):
         """
         x, change = _real(w, delta)
         still = change == 0 if self.separable else (change == 0).all()
-        return torch.where(still, w, self._step(x, change).to(w.dtype))
+        stepped = self._step(x, change).to(w.dtype)
+        if self.domain != _LINE:  # rounding to w's type must not put a weight on the edge, from where it never returns
+            stepped = stepped.clamp(*_just_inside(self.domain, w.dtype))
+        return torch.where(still, w, stepped)
 
     def __add__(self, other: object) -> Potential:
         if not isinstance(other, Potential):
@@ -126,6 +143,8 @@ class Potential(ABC):
     def __mul__(self, factor: object) -> Potential:
         if isinstance(factor, bool) or not isinstance(factor, (int, float)):
             return NotImplemented
+        if isinstance(self, Sum):  # so that a name never needs brackets inside brackets
+            return Sum([Scaled(factor, part) for part in self.parts])
         return Scaled(factor, self)
 
     __rmul__ = __mul__
@@ -231,9 +250,7 @@ class NegativeEntropy(Potential):
         return (dual - 1).exp()
 
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
-        stepped = torch.where(delta.abs() < 0.5, w + w * delta.expm1(), w * delta.exp())
-        # Underflow to 0 would leave the domain for good.
-        return stepped.clamp_min(torch.finfo(w.dtype).tiny)
+        return torch.where(delta.abs() < 0.5, w + w * delta.expm1(), w * delta.exp())
 
 
 class HyperbolicEntropy(Potential):
@@ -269,9 +286,10 @@ class Quadratic(Potential):
         self.live = isinstance(weight, Tensor)
         self.uniform = not self.live
         if isinstance(weight, Tensor):
-            if not bool(((weight > 0) & weight.isfinite()).all()):
-                raise ValueError(f"weight must be finite and > 0 everywhere, but its smallest is {weight.min().item()}")
-            self.weight: float | Tensor = weight.detach()
+            if weight.numel() == 0 or not bool(((weight > 0) & weight.isfinite()).all()):
+                found = f"its smallest is {weight.min().item()}" if weight.numel() else "it is empty"
+                raise ValueError(f"weight must be finite and > 0 everywhere, but {found}")
+            self.weight: float | Tensor = weight.detach().clone()
         else:
             self.weight = self.linear = _positive("weight", weight)
         self.spec = "quadratic[tensor]" if self.live else f"quadratic={self.weight!r}"
@@ -369,8 +387,7 @@ class Scaled(Potential):
         self.live, self.separable = base.live, base.separable
         self.uniform, self.domain = base.uniform, base.domain
         self.linear = None if base.linear is None else self.factor * base.linear
-        inner = f"({base.spec})" if isinstance(base, Sum) else base.spec
-        self.spec = f"{self.factor!r} * {inner}"
+        self.spec = f"{self.factor!r} * {base.spec}"
 
     def domain_error(self, w: Tensor) -> str | None:
         return self.base.domain_error(w)
@@ -403,6 +420,10 @@ class Sum(Potential):
             self.linear = sum(part.linear for part in self.parts if part.linear is not None)
         # A potential that lives on part of the line decides where a root may be looked for.
         self.domain = (max(part.domain[0] for part in self.parts), min(part.domain[1] for part in self.parts))
+        if not self.domain[0] < self.domain[1]:
+            raise ValueError(
+                f"the parts of the sum are defined on no common interval: {[p.domain for p in self.parts]}"
+            )
         self.spec = " + ".join(part.spec for part in self.parts)
 
     def domain_error(self, w: Tensor) -> str | None:

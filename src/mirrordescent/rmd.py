@@ -7,7 +7,9 @@ Legend: L_i losses, s_i = √(2 (L_i + ε)) root losses, z_i one scalar per samp
 from __future__ import annotations
 
 import math
+import operator
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +21,7 @@ from torch.optim.optimizer import ParamsT
 
 from mirrordescent.auxiliary import Auxiliary, machine_epsilon, root_loss
 from mirrordescent.eager import always_eager
-from mirrordescent.inputs import check_losses, checked_index, working
+from mirrordescent.inputs import check_losses, checked_index, number, working
 from mirrordescent.paths import apply
 from mirrordescent.potentials import Potential
 from mirrordescent.smd import SMD
@@ -66,10 +68,15 @@ class _Batch:
 
     index: Tensor  # (batch,)
     slope: Tensor  # (batch,) ℓ̂'_i
+    # 0 where the batch's gradient turned out to have been thrown away, which the device alone may know; else 1
+    alive: Tensor | int = 1
+    # the backward pass it was part of
+    task: int = -1
 
-
-def _union(batches: list[_Batch]) -> _Batch:
-    return _Batch(torch.cat([batch.index for batch in batches]), torch.cat([batch.slope for batch in batches]))
+    @property
+    def size(self) -> Tensor | int:
+        """How many samples of it count."""
+        return self.alive * len(self.index)
 
 
 class _WeightedMean(torch.autograd.Function):
@@ -92,7 +99,8 @@ class RMD(SMD):
     """Regularizer mirror descent: explicit regularization by ψ, at the cost of SGD and one number per sample.
 
     params, lr, potential, momentum, foreach, fused: as in `md.SMD`; a group may set its own `lr` and `potential`.
-    lam: λ, the weight of the loss against ψ; `inf` is SMD.
+        z follows the first group's lr, so groups with other rates solve with ψ = Σ_g (lr_0/lr_g) ψ_g.
+    lam: λ, the weight of the loss against ψ; `inf` is SMD (with the square penalty).
     num_samples: how many training samples there are; their numbers are what `loss` takes as `index`.
     reduction: "sample" (Algorithm 1 for each sample of a batch) or "batch" (the paper's Algorithm 2).
     penalty: ℓ̂, "square", "huber", "logcosh", or a function that returns ℓ̂'(r).
@@ -137,24 +145,29 @@ class RMD(SMD):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        if isinstance(num_samples, bool) or not isinstance(num_samples, int):
+        if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__"):
             raise TypeError(f"num_samples must be an integer, got {type(num_samples).__name__}")
+        num_samples = operator.index(num_samples)
         if num_samples <= 0:
-            raise ValueError(f"num_samples must be > 0, got {num_samples}")
-        lam = float(lam)
+            raise ValueError(f"num_samples must be > 0, got {num_samples}; it is the length of the training set")
+        lam = number("lam", lam)
         if not lam > 0:
             raise ValueError(f"lam must be > 0 (or inf for SMD), got {lam}")
+        eps = None if eps is None else number("eps", eps)
         if eps is not None and not 0 <= eps < math.inf:
             raise ValueError(f"eps must be a finite number >= 0, or None for the losses' machine epsilon, got {eps}")
         _one_of("reduction", reduction, REDUCTIONS)
         _one_of("lam_convention", lam_convention, CONVENTIONS)
         _one_of("momentum_rule", momentum_rule, MOMENTUM_RULES)
-        if not callable(penalty):
+        if callable(penalty):
+            _check_penalty(penalty)
+        else:
             _one_of("penalty", penalty, tuple(PENALTIES), or_else="or a function that returns the slope")
-        # Batches that have gone backward since the last step, and the factors that clipping put on w's gradient: lists
-        # that are filled and emptied, since torch.compile does not follow an optimizer's attribute that is set anew.
+        # Batches that have gone backward since the last step: a list that is filled and emptied, since torch.compile
+        # does not follow an optimizer's attribute that is set anew.
         self._pending: list[_Batch] = []
-        self._clips: list[Tensor] = []
+        # A gradient as the last backward left it, with its version: whether somebody has written to it since.
+        self._witness: list[tuple[weakref.ref[Tensor], int]] = []
         self._penalty: Slope | None = penalty if callable(penalty) else None
         self._settings: dict[str, Any] = {
             "lam": lam,
@@ -166,24 +179,24 @@ class RMD(SMD):
             "eps": eps,
         }
         super().__init__(params, lr, potential, momentum=momentum, foreach=foreach, fused=fused)
+        everything = [w for group in self.param_groups for w in group["params"]]
+        wide = any(w.dtype in (torch.float64, torch.complex128) for w in everything)
+        dense = momentum_rule == "dense" and momentum != 0
+        dtype = torch.float64 if wide else torch.float32
+        first = self.param_groups[0]
+        first.update(self._settings)
+        first.update(Auxiliary.new_store(num_samples, dtype, everything[0].device, momentum=dense))
+        if lam_convention == "paper":
+            self._check_stability(float(first["lr"]) / lam, first["momentum"], momentum_rule)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group with its own `lr` and `potential`; λ, z and the momentum are one for the optimizer."""
         mine = [key for key in (*SETTINGS, "z") if key in param_group]
         if mine:
             raise ValueError(f"{mine[0]} is one for the whole optimizer; a parameter group cannot set its own")
+        if self.param_groups:
+            param_group = {"momentum": self.param_groups[0]["momentum"], **param_group}
         super().add_param_group(param_group)
-        if len(self.param_groups) == 1:
-            group = self.param_groups[0]
-            group.update(self._settings)
-            wide = any(w.dtype in (torch.float64, torch.complex128) for w in group["params"])
-            dense = group["momentum"] != 0 and group["momentum_rule"] == "dense"
-            device = group["params"][0].device
-            group.update(
-                Auxiliary.new_store(
-                    group["num_samples"], torch.float64 if wide else torch.float32, device, momentum=dense
-                )
-            )
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
@@ -193,19 +206,19 @@ class RMD(SMD):
             raise ValueError(f"momentum must be in [0, 1), got {group['momentum']}")
         if self.param_groups[0]["momentum"] != group["momentum"]:
             raise ValueError("momentum is one for the whole optimizer; a parameter group cannot set its own")
-        if group is self.param_groups[0] and self._settings["lam_convention"] == "paper":
-            rate = float(group["lr"]) / self._settings["lam"]
-            in_all = rate / (1 - group["momentum"])  # what one visit moves z by, momentum's tail included
-            _check_rate(rate, "lr/lam")
-            if self._settings["momentum_rule"] == "scaled":
-                _check_rate(in_all, "lr/(lam (1 - momentum))")
-            if rate > 1:
-                warnings.warn(f"lr/lam = {rate:.3g} is above 1: z overshoots at every visit", stacklevel=5)
-            elif in_all >= 2:
-                warnings.warn(
-                    f"lr/(lam (1 - momentum)) = {in_all:.3g} is 2 or more: z diverges if batches are small",
-                    stacklevel=5,
-                )
+
+    def _check_stability(self, rate: float, momentum: float, rule: str) -> None:
+        """Refuse a step with which z diverges, warn of one with which it overshoots."""
+        in_all = rate / (1 - momentum)  # what one visit moves z by, momentum's tail included
+        _check_rate(rate, "lr/lam")
+        if rule == "scaled":
+            _check_rate(in_all, "lr/(lam (1 - momentum))")
+        if rate > 1:
+            warnings.warn(f"lr/lam = {rate:.3g} is above 1: z overshoots at every visit", stacklevel=3)
+        elif in_all >= 2:
+            warnings.warn(
+                f"lr/(lam (1 - momentum)) = {in_all:.3g} is 2 or more: z diverges if batches are small", stacklevel=3
+            )
 
     @property
     def aux(self) -> Auxiliary:
@@ -240,7 +253,8 @@ class RMD(SMD):
             a linear model is the exact minimiser; from the losses alone RMD sees |r|.
 
         Nothing moves here: w and z move in `step()`, and only for batches whose loss has gone backward. Several calls
-        before one step are one batch, each scaled by its share of the samples, as with any mean loss.
+        before one step are one batch, each scaled by its share of the samples, as with any mean loss (in Algorithm 2,
+        each is a batch of its own).
 
         Raises ValueError, TypeError or IndexError for input that makes no sense. On a GPU, where looking at the values
         would make the host wait, a bad index or loss is left out, counted in `aux.rejected` and raised later.
@@ -252,7 +266,7 @@ class RMD(SMD):
         index = checked_index(index, losses, len(aux))
         if aux.values.device != losses.device:  # the model has moved since the optimizer was made
             aux.to(losses.device)
-        index = index.to(losses.device, non_blocking=True)
+        index = index.to(losses.device, non_blocking=True) if losses.device.type != "cpu" else index.clone()
         with torch.no_grad():
             L = working(losses.detach())
             eps = machine_epsilon(losses) if group["eps"] is None else group["eps"]
@@ -268,7 +282,9 @@ class RMD(SMD):
                 r, s = sample_rule(L, z, eps)
             weight = slope(r) if s is None else slope(r) / s
             # A loss that is not finite may spoil w, as with any optimizer, but never z: ℓ̂'(0) = 0.
-            d = slope(r.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)).to(aux.values.dtype)
+            d = slope(_finite(r)).to(aux.values.dtype)
+            if self._penalty is not None:
+                d = _finite(d)
             if bad is not None:
                 weight, d = torch.where(bad, 0, weight), torch.where(bad, 0, d)
             value = L.mean()
@@ -286,36 +302,49 @@ class RMD(SMD):
 
     def _reject(self, losses: Tensor, index: Tensor, eps: float) -> Tensor | None:
         """Which samples to leave out, counted; None where the host has looked (and raised if there was one)."""
-        if losses.is_cuda:
+        if losses.device.type != "cpu":
             bad = (index != index.clamp(0, len(self.aux) - 1)) | (losses < -eps)
             self.param_groups[0]["z_rejected"].add_(bad.sum())
             return bad
         if bool((losses < -eps).any()):
-            raise ValueError(f"losses must be >= 0, got {losses.min().item():.4g}")
+            worst = losses[losses < -eps].min().item()
+            raise ValueError(f"losses must be >= 0, got {worst:.4g}; RMD takes any loss that is, shifted if need be")
         return None
 
     def _record(self, batch: _Batch) -> None:
         """A batch counts from the moment its loss goes backward."""
-        if self._pending and all(w.grad is None for group in self.param_groups for w in group["params"]):
-            # The gradients of the batches before were thrown away without a step.
-            self._forget()
-        elif self._pending:
-            self._forget_if_zeroed()
+        batch.task = torch._C._current_graph_task_id()
+        if self._pending and self._pending[-1].task != batch.task:  # several losses may go backward as one
+            self._forget_what_was_thrown_away()
         self._pending.append(batch)
+        # Only when the whole pass has ended do the parameters have their gradients.
+        torch.autograd.Variable._execution_engine.queue_callback(self._remember_gradient)
 
-    def _forget_if_zeroed(self) -> None:
-        """The same for gradients that were set to 0 in place, by a module's `zero_grad(set_to_none=False)`."""
-        grads = [w.grad for group in self.param_groups for w in group["params"] if w.grad is not None]
+    def _gradients(self) -> list[Tensor]:
+        return [g for group in self.param_groups for w in group["params"] if (g := w.grad) is not None]
+
+    def _remember_gradient(self) -> None:
+        self._witness[:] = [(weakref.ref(g), g._version) for g in self._gradients()[:1]]
+
+    def _forget_what_was_thrown_away(self) -> None:
+        """Drop the batches whose gradients were cleared without a step: by a module's zero_grad, say."""
+        grads = self._gradients()
+        if not grads:
+            self._forget()
+            return
+        if any(gradient() is grads[0] and version == grads[0]._version for gradient, version in self._witness):
+            return  # nobody has touched them
         if all(g.device.type == "cpu" for g in grads):
             if not any(bool(g.any()) for g in grads):
                 self._forget()
             return
-        alive = torch.stack([g.any().to(self.aux.values.device) for g in grads]).any()
-        self._pending[:] = [_Batch(b.index, torch.where(alive, b.slope, 0)) for b in self._pending]
+        alive = torch.stack([g.any().to(self.aux.values.device) for g in grads]).any().to(self.aux.values.dtype)
+        for batch in self._pending:
+            batch.slope, batch.alive = batch.slope * alive, batch.alive * alive
 
     def _forget(self) -> None:
         self._pending.clear()
-        self._clips.clear()
+        self._witness.clear()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, and with them the batches that they came from."""
@@ -331,12 +360,17 @@ class RMD(SMD):
         """
         max_norm = float(max_norm)
         if not max_norm > 0:
-            raise ValueError(f"max_norm must be > 0, got {max_norm}")
-        params = [w for group in self.param_groups for w in group["params"] if w.grad is not None]
-        total = torch.nn.utils.get_total_norm([w.grad for w in params if w.grad is not None])
+            raise ValueError(f"max_norm must be > 0 (inf to measure the norm only), got {max_norm}")
+        grads = self._gradients()
+        if not grads:
+            return torch.tensor(0.0)
+        total = torch.nn.utils.get_total_norm(grads)
         factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_([w.grad for w in params if w.grad is not None], factor)
-        self._clips.append(factor)
+        for g in grads:
+            g.mul_(factor.to(g.device))
+        for batch in self._pending:
+            batch.slope = batch.slope * _finite(factor).to(batch.slope)
+        self._remember_gradient()
         return total
 
     @overload
@@ -366,34 +400,48 @@ class RMD(SMD):
                 "optimizer.loss(losses, index).backward(), once for every step"
             )
         self._refuse_several_ranks()
-        batch = self._pending[0] if len(self._pending) == 1 else _union(self._pending)
-        rate = self._rate(len(batch.index))
+        rate = self._rate(batch_size=sum(len(batch.index) for batch in self._pending))
         for work in works:
             if work.params:
                 apply(work)
         if rate is not None:
-            slope = batch.slope
-            for clip in self._clips:
-                slope = slope * clip.to(slope).nan_to_num(nan=0.0, posinf=0.0)
-            found_inf = getattr(self, "found_inf", None)  # a GradScaler's skipped step, known to the device alone
-            skip = None if found_inf is None else found_inf.to(slope.device).reshape(()) != 0
-            self.aux.descend(batch.index, slope, rate, self.param_groups[0]["momentum"], skip)
+            self._descend(rate)
         self._forget()
         return value
 
     def _rate(self, batch_size: int) -> float | Tensor | None:
-        """η/λ in the convention asked for; None where z stays (λ = ∞)."""
+        """η/λ; None where z stays (λ = ∞). Raises ValueError for one with which z diverges, where it is a number."""
         group = self.param_groups[0]
         if group["lam"] == math.inf:
             return None
-        divisor: float = group["lam"] * (batch_size if group["lam_convention"] == "objective" else 1)
+        divisor: float = group["lam"]
         if group["momentum_rule"] == "scaled":
             divisor *= 1 - group["momentum"]
         lr: float | Tensor = group["lr"]
-        if isinstance(lr, Tensor):
+        if isinstance(lr, Tensor) and lr.device.type != "cpu":
             return lr.detach().reshape(()).to(self.aux.values.device, non_blocking=True) / divisor
-        _check_rate(lr / divisor, "z's step lr/lam")
-        return float(lr / divisor)
+        rate = float(lr) / divisor
+        _check_rate(rate / (batch_size if group["lam_convention"] == "objective" else 1), "z's step lr/lam")
+        return rate
+
+    def _descend(self, rate: float | Tensor) -> None:
+        """z_i ← z_i − c_i/λ for every batch that went backward; c_i/(λ|B|) in the convention of the objective."""
+        group, batches = self.param_groups[0], self._pending
+        one = len(batches) == 1
+        index = batches[0].index if one else torch.cat([batch.index for batch in batches])
+        slope = batches[0].slope if one else torch.cat([batch.slope for batch in batches])
+        if group["lam_convention"] == "objective":
+            # Divided before it enters the momentum, as the mean of w's gradients is.
+            slope = slope / sum((batch.size for batch in batches[1:]), start=batches[0].size)
+        found_inf = getattr(self, "found_inf", None)  # a GradScaler's skipped step, known to the device alone
+        self.aux.descend(
+            index,
+            slope,
+            rate,
+            group["momentum"],
+            dense=group["momentum_rule"] == "dense",
+            skip=None if found_inf is None else found_inf.to(slope.device).reshape(()) != 0,
+        )
 
     def _refuse_several_ranks(self) -> None:
         if not torch.distributed.is_available() or not torch.distributed.is_initialized():
@@ -413,8 +461,8 @@ class RMD(SMD):
         return super().state_dict()
 
     def __getstate__(self) -> dict[str, Any]:
-        mine = ("_pending", "_clips", "_penalty", "_settings")
-        return {**super().__getstate__(), **{key: self.__dict__[key] for key in mine}}
+        mine = ("_pending", "_penalty", "_settings")
+        return {**super().__getstate__(), **{key: self.__dict__[key] for key in mine}, "_witness": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a state; z is copied in place, so that views and captured graphs of it stay valid."""
@@ -428,15 +476,33 @@ class RMD(SMD):
                     "the state was made with a penalty of your own; make the optimizer with it before loading"
                 )
             loaded = {key: group[key] for key in ("z", "z_momentum") if key in group}
-            if "z_momentum" in loaded and aux.momentum is None:
-                aux._store["z_momentum"] = torch.zeros_like(aux.values)
         super().__setstate__(state)
         if loading:
+            if "z_momentum" in loaded and aux.momentum is None:
+                aux._store["z_momentum"] = torch.zeros_like(aux.values)
             aux.load_state_dict(loaded)
             for key in ("z", "z_rejected", "z_momentum"):
                 if key in aux._store:
                     self.param_groups[0][key] = aux._store[key]
             self._forget()
+
+
+def _finite(t: Tensor) -> Tensor:
+    """0 in place of what is not finite."""
+    return t.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _check_penalty(slope: Slope) -> None:
+    """Refuse what can be seen at once: a function that is no ℓ̂', elementwise, increasing, and 0 at 0."""
+    probe = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
+    try:
+        values = slope(probe)
+    except Exception as error:
+        raise ValueError(f"penalty must take a tensor of residuals r and return the slope at each: {error}") from error
+    if not isinstance(values, Tensor) or values.shape != probe.shape:
+        raise ValueError("penalty must return the slope at each residual r, a tensor of the same shape")
+    if values[2] != 0 or bool((values.diff() < 0).any()):
+        raise ValueError(f"penalty must be 0 at r = 0 and never fall, got {values.tolist()} at {probe.tolist()}")
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...], or_else: str = "") -> None:

@@ -77,6 +77,7 @@ def solve_increasing(
 
     low = torch.where(upward, start, lowest)
     high = torch.where(upward, highest, start)
+    far_end = torch.where(upward, high, low)
     # The first secant comes from a small probe beside the start; further on, from the last two points tried.
     probe = start + torch.where(upward, 1.0, -1.0) * (start.abs() * limits.eps**0.5 + limits.eps)
     old_x, old_f = start, -delta
@@ -108,4 +109,6 @@ def solve_increasing(
     unreached = best_f > 64 * tolerance
     edge = torch.where(upward, low, high)
     best_x = torch.where(unreached & ((function(edge) - target).abs() < best_f), edge, best_x)
+    best_x = torch.where(delta.isinf(), far_end, best_x)
+    best_x = torch.where(delta.isnan() | start.isnan(), torch.nan, best_x)
     return torch.where(delta == 0, start, best_x).to(dtype)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from mirrordescent import fused as kernels
+from mirrordescent.inputs import number
 from mirrordescent.paths import Work, apply
 from mirrordescent.potentials import Potential
 from mirrordescent.specs import potential as as_potential
@@ -58,7 +59,7 @@ class SMD(Optimizer):
             "foreach": foreach,
             "fused": fused,
         }
-        _check_numbers(lr, momentum)
+        defaults["lr"], defaults["momentum"] = _check_numbers(lr, momentum)
         super().__init__(params, defaults)
 
     # Potentials are kept as strings in the groups, so that a checkpoint holds plain data.
@@ -67,7 +68,7 @@ class SMD(Optimizer):
         if isinstance(potential, str) and potential in self._live:
             return potential
         psi = as_potential(potential)
-        if not psi.live:
+        if not psi.live and _is_name_of(psi.spec, psi):
             self._resolved[psi.spec] = psi
             return psi.spec
         for key, known in self._live.items():
@@ -80,9 +81,15 @@ class SMD(Optimizer):
     def potential_of(self, group: dict[str, Any]) -> Potential:
         """The potential of a parameter group, as an object (the group itself holds its name)."""
         key = group["potential"]
-        if isinstance(key, Potential) or (key not in self._live and key not in self._resolved):
-            key = group["potential"] = self._register(key)
-        return self._live[key] if key in self._live else self._resolved[key]
+        if isinstance(key, str) and key in self._live:
+            return self._live[key]
+        if isinstance(key, str) and key in self._resolved:
+            return self._resolved[key]
+        key = self._register(key)  # put there by hand, or by a checkpoint
+        psi = self._live[key] if key in self._live else self._resolved[key]
+        self._check_domain(group, psi)
+        group["potential"] = key
+        return psi
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked as in the constructor; on an error nothing is added."""
@@ -95,7 +102,7 @@ class SMD(Optimizer):
         self._make_state(self.param_groups[-1])
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        _check_numbers(group["lr"], group["momentum"])
+        group["lr"], group["momentum"] = _check_numbers(group["lr"], group["momentum"])
         if group["foreach"] and group["fused"]:
             raise ValueError("foreach and fused cannot both be True")
         group["potential"] = self._register(group["potential"])
@@ -106,14 +113,18 @@ class SMD(Optimizer):
                 raise TypeError(
                     f"{self._name(group, k)} is {kind}; mirror descent takes dense real or complex parameters"
                 )
-            error = None if w.is_meta else psi.domain_error(w.detach())
-            if error is not None:
-                raise ValueError(f"{self._name(group, k)}: {error}")
             if group["fused"] and not w.is_meta and not kernels.supports(psi, w):
                 raise ValueError(
                     f"fused=True has no kernel for potential {psi.spec!r} on {w.device.type} ({w.dtype}); "
                     "leave fused=None"
                 )
+        self._check_domain(group, psi)
+
+    def _check_domain(self, group: dict[str, Any], psi: Potential) -> None:
+        for k, w in enumerate(group["params"]):
+            error = None if w.is_meta else psi.domain_error(w.detach())
+            if error is not None:
+                raise ValueError(f"{self._name(group, k)}: {error}")
 
     def _name(self, group: dict[str, Any], k: int) -> str:
         names = group.get("param_names")
@@ -132,21 +143,35 @@ class SMD(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a state, from a pickle, a copy or `load_state_dict`; refuse one that names an unknown potential."""
-        live = state.get("_live", self.__dict__.get("_live", {}))
-        for group in state["param_groups"]:
-            key = group.setdefault("potential", "l2")
-            if isinstance(key, str) and "[" in key and key not in live:
-                raise ValueError(
-                    f"the checkpoint was made with potential {key!r}, which is not stored in it; make the optimizer "
-                    f"with that potential before loading (it has: {', '.join(live) or 'none of its kind'})"
-                )
-            if key not in live:
-                as_potential(key)
+        for k, group in enumerate(state["param_groups"]):
+            if "param_groups" in self.__dict__:  # loading into an optimizer that is there already
+                self._adopt_potential(group, self.param_groups[k])
             group.setdefault("momentum", 0.0)
             group.setdefault("maximize", False)
             group.setdefault("foreach", None)
             group.setdefault("fused", None)
         super().__setstate__(state)
+
+    def _adopt_potential(self, saved: dict[str, Any], here: dict[str, Any]) -> None:
+        """Make a loaded group's potential one of this optimizer's: by name, or the live one of the same group."""
+        mine = self.potential_of(here)
+        key = saved.setdefault("potential", here["potential"])
+        if "#" not in key:
+            as_potential(key)
+            return
+        spec = key.rpartition("#")[0]
+        if spec != mine.spec:
+            raise ValueError(
+                f"the checkpoint was made with potential {spec!r}, which cannot be stored in it, and this optimizer's "
+                f"group has {mine.spec!r}; make the optimizer with that potential before loading"
+            )
+        saved["potential"] = here["potential"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as plain data that `torch.load(..., weights_only=True)` takes; potentials by their names."""
+        for group in self.param_groups:
+            self.potential_of(group)
+        return super().state_dict()
 
     def _gather(self) -> list[Work]:
         """Everything the step will touch, checked before anything is touched."""
@@ -219,10 +244,20 @@ class SMD(Optimizer):
         return loss
 
 
-def _check_numbers(lr: float | Tensor, momentum: float) -> None:
+def _check_numbers(lr: float | Tensor, momentum: float) -> tuple[float | Tensor, float]:
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
-    if not 0 <= float(lr) < float("inf"):
+    if not 0 <= number("lr", lr) < float("inf"):
         raise ValueError(f"lr must be a finite number >= 0, got {float(lr)}")
+    momentum = number("momentum", momentum)
     if not 0 <= momentum < float("inf"):
         raise ValueError(f"momentum must be a finite number >= 0, got {momentum}")
+    return (lr if isinstance(lr, Tensor) else float(lr)), momentum
+
+
+def _is_name_of(spec: str, psi: Potential) -> bool:
+    """Whether a checkpoint that holds the spec holds the potential (not so for a class of a user's)."""
+    try:
+        return type(as_potential(spec)) is type(psi)
+    except ValueError:
+        return False

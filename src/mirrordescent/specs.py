@@ -16,7 +16,6 @@ from mirrordescent.potentials import (
     Potential,
     QNorm,
     Quadratic,
-    Scaled,
     SquaredNorm,
     Sum,
 )
@@ -33,7 +32,7 @@ _NAMES: dict[str, tuple[Callable[[], Potential] | None, Callable[[float], Potent
     "squarednorm": (None, SquaredNorm),
 }
 _KNOWN = "'l2', 'l1', 'linf', 'q=3' (any number > 1), 'entropy', 'hypentropy', 'quadratic=0.5', 'squarednorm=1.5'"
-_NUMBER = r"[0-9.]+(?:[eE][+-]?[0-9]+)?"
+_NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _TERM = re.compile(rf"\s*(?:({_NUMBER})\s*\*\s*)?(?:\(([^()]*)\)|([a-z][a-z0-9]*)\s*(?:=\s*({_NUMBER}))?)\s*")
 
 
@@ -62,7 +61,7 @@ def _parse(spec: str) -> Potential:
             if make is None:
                 raise _unknown(spec, name)
             part = make(float(number)) if number is not None else make()
-        parts.append(part if factor is None else Scaled(float(factor), part))
+        parts.append(part if factor is None else float(factor) * part)
         position = match.end()
         if position == len(spec):
             return parts[0] if len(parts) == 1 else Sum(parts)
