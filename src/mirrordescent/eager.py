@@ -9,7 +9,11 @@ import torch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# The form that torch's own optimizers use loads the compiler when it is first called; `torch.compiler.disable` loads it
+# here, and importing this package would take seconds.
+_disable: Callable[..., Any] = getattr(torch, "_disable_dynamo", torch.compiler.disable)
+
 
 def always_eager(function: F) -> F:
-    """`torch.compiler.disable`, which has no types of its own, with the function's."""
-    return cast(F, torch.compiler.disable(function))
+    """A function that torch.compile runs as it is, with the type it has."""
+    return cast(F, _disable(function))

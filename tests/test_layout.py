@@ -1,0 +1,55 @@
+"""The house stays in order: the core needs torch alone, and nothing imports from further down the data's way."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "mirrordescent"
+# potential → mirror step → z → RMD → the lab
+ORDER = ["eager", "roots", "potentials", "convex", "specs", "kernels", "fused", "inputs", "paths", "smd", "auxiliary"]
+ORDER += ["stopping", "indexed", "rmd"]
+CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__")
+
+
+def imported(path: Path) -> set[str]:
+    """The package's own modules that a file imports when it is loaded (not inside functions, not for types alone)."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mirrordescent"):
+            parts = node.module.split(".")[1:]
+            names.update([parts[0]] if parts else [alias.name for alias in node.names])
+    return names
+
+
+def test_every_module_has_its_place() -> None:
+    assert sorted(ORDER) == CORE
+
+
+@pytest.mark.parametrize("module", ORDER)
+def test_modules_import_from_above_only(module: str) -> None:
+    below = {name for name in imported(SOURCE / f"{module}.py") if ORDER.index(name) >= ORDER.index(module)}
+    assert not below, f"{module} imports {below}"
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_the_core_imports_torch_alone(module: str) -> None:
+    allowed = {*sys.stdlib_module_names, "torch", "mirrordescent"} | ({"triton"} if module == "kernels" else set())
+    for node in ast.walk(ast.parse((SOURCE / f"{module}.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            assert {alias.name.split(".")[0] for alias in node.names} <= allowed
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").split(".")[0] in allowed
+
+
+def test_importing_it_loads_neither_the_compiler_nor_the_lab() -> None:
+    code = (
+        "import sys, torch; before = set(sys.modules); import mirrordescent; new = set(sys.modules) - before; "
+        "print([name for name in new if name.startswith(('torch._dynamo', 'triton', 'mirrordescent.lab', 'sympy'))])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
