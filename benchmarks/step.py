@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import mirrordescent as md
 from mirrordescent.lab.models import ResNet18
-from mirrordescent.rmd import _Batch as Batch
+from mirrordescent.pending import Batch
 
 POTENTIALS = ("l2", "l1", "q=1.5", "q=3", "linf", "entropy", "hypentropy", "2 * l2", "quadratic")
 # Small enough to leave the weights what they are over thousands of steps.
@@ -45,7 +45,7 @@ def rmd_step(optimizer: md.RMD) -> Callable[[], object]:
     batch = Batch(index, slope)
 
     def step() -> None:
-        optimizer._pending.append(batch)
+        optimizer._pending.batches.append(batch)
         optimizer.step()
 
     return step

@@ -11,8 +11,21 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "mirrordescent"
 # potential → mirror step → z → RMD → the lab
-ORDER = ["eager", "roots", "potentials", "convex", "specs", "kernels", "fused", "inputs", "paths", "smd", "auxiliary"]
-ORDER += ["stopping", "indexed", "rmd"]
+ORDER = [
+    "eager",
+    "roots",
+    "potentials",
+    "convex",
+    "specs",
+    "kernels",
+    "fused",
+    "inputs",
+    "paths",
+    "smd",
+    "rules",
+    "auxiliary",
+]
+ORDER += ["stopping", "indexed", "pending", "rmd"]
 CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__")
 
 

@@ -215,6 +215,7 @@ def test_tensor_lr() -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.filterwarnings("ignore:Skipping serialization")  # torch 2.6's own
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_step(backend: str) -> None:
     torch.compiler.reset()
@@ -305,3 +306,15 @@ def test_an_index_changed_after_backward_is_harmless() -> None:
     index.copy_(SECOND)
     optimizer.step()
     assert_same(state(model, optimizer), expected(FIRST))
+
+
+def test_going_backward_twice_counts_twice() -> None:
+    """With retain_graph w's gradient doubles, and so does z's step; clipping scales each of the two once."""
+    model, optimizer = make()
+    loss = forward(model, optimizer, FIRST)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    norm = optimizer.clip_grad_norm_(0.01)
+    optimizer.step()
+    once = expected(FIRST)[-1]
+    torch.testing.assert_close(optimizer.aux.values, 2 * once * (0.01 / norm), rtol=1e-3, atol=1e-7)

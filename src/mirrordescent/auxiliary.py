@@ -9,23 +9,11 @@ import torch
 from torch import Tensor
 
 from mirrordescent.inputs import check_losses, checked_index, working
+from mirrordescent.rules import machine_epsilon, root_loss
 
 
 class RejectedSamplesError(ValueError, IndexError):
     """Samples that came in on a device where looking at them would have made the host wait, and were left out."""
-
-
-def root_loss(losses: Tensor, eps: float) -> Tensor:
-    """S = √(2 (L + ε)): RMD on L + ε.
-
-    A loss that rounds to 0 while its gradient does not would otherwise be divided by 0.
-    """
-    return (2 * (losses.clamp_min(0) + eps)).sqrt()
-
-
-def machine_epsilon(losses: Tensor) -> float:
-    """ε: what the type that the losses were computed in cannot tell from 0 beside 1."""
-    return torch.finfo(losses.dtype).eps
 
 
 class Auxiliary:
@@ -58,7 +46,7 @@ class Auxiliary:
 
     @property
     def values(self) -> Tensor:
-        """Z itself, not a copy."""
+        """z itself, not a copy."""
         z: Tensor = self._store["z"]
         return z
 
@@ -159,7 +147,7 @@ class Auxiliary:
                 self._store[key].zero_()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Z and what belongs to it (RMD's own `state_dict()` holds it too)."""
+        """z and what belongs to it (RMD's own `state_dict()` holds it too)."""
         self.check()
         return {key: self._store[key] for key in ("z", "z_momentum") if key in self._store}
 

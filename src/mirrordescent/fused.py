@@ -101,7 +101,7 @@ def mirror_step_(
     grad_scale: Tensor | None,
     found_inf: Tensor | None,
 ) -> None:
-    """M ← μ m + g, ∇ψ(w) ← ∇ψ(w) − η m, in one kernel and in place."""
+    """m ← μ m + g, ∇ψ(w) ← ∇ψ(w) − η m, in one kernel and in place."""
     from mirrordescent import kernels
 
     form = form_of(potential)

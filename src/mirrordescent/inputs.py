@@ -79,3 +79,16 @@ def number(name: str, value: object) -> float:
     if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, got {value!r}")
     return float(value)
+
+
+def one_of(name: str, value: object, allowed: tuple[str, ...], or_else: str = "") -> None:
+    """Raises ValueError where a setting is none of those allowed."""
+    if value not in allowed:
+        choices = ", ".join(repr(choice) for choice in allowed)
+        raise ValueError(f"{name} must be one of {choices}{' ' + or_else if or_else else ''}, got {value!r}")
+
+
+def check_rate(rate: float, name: str) -> None:
+    """Raises ValueError for a step with which z diverges."""
+    if not rate < 2:
+        raise ValueError(f"{name} must be < 2, or z diverges; got {rate:.4g}: lower lr or raise lam")

@@ -49,7 +49,7 @@ def _scaled(g: Tensor, lr: float | Tensor) -> Tensor:
 
 
 def _momentum_(work: Work, *, foreach: bool) -> list[Tensor]:
-    """M ← μ m + g for every tensor, and what the step then uses in place of g."""
+    """m ← μ m + g for every tensor, and what the step then uses in place of g."""
     grads = work.grads
     if work.grad_scale is not None:
         grads = [g / work.grad_scale.to(g) for g in grads]

@@ -1,7 +1,6 @@
 """RMD: regularizer mirror descent, which ends near the minimiser of λ·Σ L_i(w) + D_ψ(w, w₀).
 
-Legend: L_i losses, s_i = √(2 (L_i + ε)) root losses, z_i one scalar per sample, ℓ̂ the penalty on z_i − s_i,
-η `lr`, λ `lam`, c_i = η ℓ̂'(z_i − s_i). The paper's Algorithms 1 and 2 are the two functions below.
+The algorithms themselves are two functions in `rules.py`; this is the optimizer around them.
 """
 
 from __future__ import annotations
@@ -9,9 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import warnings
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, overload
 
@@ -19,64 +16,20 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from mirrordescent.auxiliary import Auxiliary, machine_epsilon, root_loss
+from mirrordescent.auxiliary import Auxiliary
 from mirrordescent.eager import always_eager
-from mirrordescent.inputs import check_losses, checked_index, number, working
+from mirrordescent.inputs import check_losses, check_rate, checked_index, number, one_of, working
 from mirrordescent.paths import apply
+from mirrordescent.pending import Batch, Pending
 from mirrordescent.potentials import Potential
+from mirrordescent.rules import PENALTIES, Slope, batch_rule, check_penalty, finite, machine_epsilon, sample_rule
 from mirrordescent.smd import SMD
 
-Slope = Callable[[Tensor], Tensor]
-
-# ℓ̂'(r), the slope of the constraint-enforcing loss.
-PENALTIES: dict[str, Slope] = {
-    "square": lambda r: r,  # r²/2
-    "huber": lambda r: r.clamp(-1, 1),  # r²/2 up to 1, then |r| − ½
-    "logcosh": torch.tanh,  # log cosh r
-}
 REDUCTIONS = ("sample", "batch")
 CONVENTIONS = ("paper", "objective")
 MOMENTUM_RULES = ("dense", "scaled")
 # What one optimizer has once, kept in its first parameter group beside z.
 SETTINGS = ("lam", "num_samples", "reduction", "penalty", "lam_convention", "momentum_rule", "eps")
-
-
-def sample_rule(losses: Tensor, z: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Algorithm 1 for every sample of the batch at once: r_i = z_i − s_i, and s_i.
-
-    With c_i = η ℓ̂'(r_i) the step is ∇ψ(w) ← ∇ψ(w) + (1/|B|) Σ (c_i / s_i) ∇L_i, z_i ← z_i − c_i / λ: a mirror step on
-    the mean of a_i L_i with constants a_i = −ℓ̂'(r_i) / s_i, which costs what SGD costs.
-    """
-    s = root_loss(losses, eps)
-    return z - s, s
-
-
-def batch_rule(losses: Tensor, z: Tensor, eps: float, bad: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Algorithm 2: the same r and s for the whole batch, from its mean loss and its mean z."""
-    if bad is None:
-        mean_loss, mean_z = losses.mean(), z.mean()
-    else:
-        count = (~bad).sum().clamp_min(1)
-        mean_loss, mean_z = torch.where(bad, 0, losses).sum() / count, torch.where(bad, 0, z).sum() / count
-    s = root_loss(mean_loss, eps)
-    return (mean_z - s).expand_as(losses), s.expand_as(losses)
-
-
-@dataclass
-class _Batch:
-    """What z needs of a batch that has gone backward."""
-
-    index: Tensor  # (batch,)
-    slope: Tensor  # (batch,) ℓ̂'_i
-    # 0 where the batch's gradient turned out to have been thrown away, which the device alone may know; else 1
-    alive: Tensor | int = 1
-    # the backward pass it was part of
-    task: int = -1
-
-    @property
-    def size(self) -> Tensor | int:
-        """How many samples of it count."""
-        return self.alive * len(self.index)
 
 
 class _WeightedMean(torch.autograd.Function):
@@ -156,18 +109,14 @@ class RMD(SMD):
         eps = None if eps is None else number("eps", eps)
         if eps is not None and not 0 <= eps < math.inf:
             raise ValueError(f"eps must be a finite number >= 0, or None for the losses' machine epsilon, got {eps}")
-        _one_of("reduction", reduction, REDUCTIONS)
-        _one_of("lam_convention", lam_convention, CONVENTIONS)
-        _one_of("momentum_rule", momentum_rule, MOMENTUM_RULES)
+        one_of("reduction", reduction, REDUCTIONS)
+        one_of("lam_convention", lam_convention, CONVENTIONS)
+        one_of("momentum_rule", momentum_rule, MOMENTUM_RULES)
         if callable(penalty):
-            _check_penalty(penalty)
+            check_penalty(penalty)
         else:
-            _one_of("penalty", penalty, tuple(PENALTIES), or_else="or a function that returns the slope")
-        # Batches that have gone backward since the last step: a list that is filled and emptied, since torch.compile
-        # does not follow an optimizer's attribute that is set anew.
-        self._pending: list[_Batch] = []
-        # A gradient as the last backward left it, with its version: whether somebody has written to it since.
-        self._witness: list[tuple[weakref.ref[Tensor], int]] = []
+            one_of("penalty", penalty, tuple(PENALTIES), or_else="or a function that returns the slope")
+        self._pending = Pending()
         self._penalty: Slope | None = penalty if callable(penalty) else None
         self._settings: dict[str, Any] = {
             "lam": lam,
@@ -179,7 +128,7 @@ class RMD(SMD):
             "eps": eps,
         }
         super().__init__(params, lr, potential, momentum=momentum, foreach=foreach, fused=fused)
-        everything = [w for group in self.param_groups for w in group["params"]]
+        everything = self._params()
         wide = any(w.dtype in (torch.float64, torch.complex128) for w in everything)
         dense = momentum_rule == "dense" and momentum != 0
         dtype = torch.float64 if wide else torch.float32
@@ -210,9 +159,9 @@ class RMD(SMD):
     def _check_stability(self, rate: float, momentum: float, rule: str) -> None:
         """Refuse a step with which z diverges, warn of one with which it overshoots."""
         in_all = rate / (1 - momentum)  # what one visit moves z by, momentum's tail included
-        _check_rate(rate, "lr/lam")
+        check_rate(rate, "lr/lam")
         if rule == "scaled":
-            _check_rate(in_all, "lr/(lam (1 - momentum))")
+            check_rate(in_all, "lr/(lam (1 - momentum))")
         if rate > 1:
             warnings.warn(f"lr/lam = {rate:.3g} is above 1: z overshoots at every visit", stacklevel=3)
         elif in_all >= 2:
@@ -282,9 +231,9 @@ class RMD(SMD):
                 r, s = sample_rule(L, z, eps)
             weight = slope(r) if s is None else slope(r) / s
             # A loss that is not finite may spoil w, as with any optimizer, but never z: ℓ̂'(0) = 0.
-            d = slope(_finite(r)).to(aux.values.dtype)
+            d = slope(finite(r)).to(aux.values.dtype)
             if self._penalty is not None:
-                d = _finite(d)
+                d = finite(d)
             if bad is not None:
                 weight, d = torch.where(bad, 0, weight), torch.where(bad, 0, d)
             value = L.mean()
@@ -296,7 +245,7 @@ class RMD(SMD):
                 f"{'losses' if root is None else 'root'} has no graph (detached, or no parameter requires a gradient), "
                 "so backward() would reach no weight"
             )
-        went_backward = partial(self._record, _Batch(index, d))
+        went_backward = partial(self._pending.add, Batch(index, d), self._params())
         result: Tensor = _WeightedMean.apply(through, value, weight, went_backward)  # type: ignore[no-untyped-call]
         return result
 
@@ -311,45 +260,13 @@ class RMD(SMD):
             raise ValueError(f"losses must be >= 0, got {worst:.4g}; RMD takes any loss that is, shifted if need be")
         return None
 
-    def _record(self, batch: _Batch) -> None:
-        """A batch counts from the moment its loss goes backward."""
-        batch.task = torch._C._current_graph_task_id()
-        if self._pending and self._pending[-1].task != batch.task:  # several losses may go backward as one
-            self._forget_what_was_thrown_away()
-        self._pending.append(batch)
-        # Only when the whole pass has ended do the parameters have their gradients.
-        torch.autograd.Variable._execution_engine.queue_callback(self._remember_gradient)
-
-    def _gradients(self) -> list[Tensor]:
-        return [g for group in self.param_groups for w in group["params"] if (g := w.grad) is not None]
-
-    def _remember_gradient(self) -> None:
-        self._witness[:] = [(weakref.ref(g), g._version) for g in self._gradients()[:1]]
-
-    def _forget_what_was_thrown_away(self) -> None:
-        """Drop the batches whose gradients were cleared without a step: by a module's zero_grad, say."""
-        grads = self._gradients()
-        if not grads:
-            self._forget()
-            return
-        if any(gradient() is grads[0] and version == grads[0]._version for gradient, version in self._witness):
-            return  # nobody has touched them
-        if all(g.device.type == "cpu" for g in grads):
-            if not any(bool(g.any()) for g in grads):
-                self._forget()
-            return
-        alive = torch.stack([g.any().to(self.aux.values.device) for g in grads]).any().to(self.aux.values.dtype)
-        for batch in self._pending:
-            batch.slope, batch.alive = batch.slope * alive, batch.alive * alive
-
-    def _forget(self) -> None:
-        self._pending.clear()
-        self._witness.clear()
+    def _params(self) -> list[Tensor]:
+        return [w for group in self.param_groups for w in group["params"]]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, and with them the batches that they came from."""
         super().zero_grad(set_to_none)
-        self._forget()
+        self._pending.clear()
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
@@ -361,16 +278,15 @@ class RMD(SMD):
         max_norm = float(max_norm)
         if not max_norm > 0:
             raise ValueError(f"max_norm must be > 0 (inf to measure the norm only), got {max_norm}")
-        grads = self._gradients()
+        grads = [g for w in self._params() if (g := w.grad) is not None]
         if not grads:
             return torch.tensor(0.0)
         total = torch.nn.utils.get_total_norm(grads)
         factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
         for g in grads:
             g.mul_(factor.to(g.device))
-        for batch in self._pending:
-            batch.slope = batch.slope * _finite(factor).to(batch.slope)
-        self._remember_gradient()
+        self._pending.scale(finite(factor))
+        self._pending.remember(grads)
         return total
 
     @overload
@@ -400,13 +316,14 @@ class RMD(SMD):
                 "optimizer.loss(losses, index).backward(), once for every step"
             )
         self._refuse_several_ranks()
-        rate = self._rate(batch_size=sum(len(batch.index) for batch in self._pending))
+        index, slope = self._pending.union()
+        rate = self._rate(len(index))
         for work in works:
             if work.params:
                 apply(work)
         if rate is not None:
-            self._descend(rate)
-        self._forget()
+            self._descend(index, slope, rate)
+        self._pending.clear()
         return value
 
     def _rate(self, batch_size: int) -> float | Tensor | None:
@@ -421,18 +338,15 @@ class RMD(SMD):
         if isinstance(lr, Tensor) and lr.device.type != "cpu":
             return lr.detach().reshape(()).to(self.aux.values.device, non_blocking=True) / divisor
         rate = float(lr) / divisor
-        _check_rate(rate / (batch_size if group["lam_convention"] == "objective" else 1), "z's step lr/lam")
+        check_rate(rate / (batch_size if group["lam_convention"] == "objective" else 1), "z's step lr/lam")
         return rate
 
-    def _descend(self, rate: float | Tensor) -> None:
+    def _descend(self, index: Tensor, slope: Tensor, rate: float | Tensor) -> None:
         """z_i ← z_i − c_i/λ for every batch that went backward; c_i/(λ|B|) in the convention of the objective."""
-        group, batches = self.param_groups[0], self._pending
-        one = len(batches) == 1
-        index = batches[0].index if one else torch.cat([batch.index for batch in batches])
-        slope = batches[0].slope if one else torch.cat([batch.slope for batch in batches])
+        group = self.param_groups[0]
         if group["lam_convention"] == "objective":
             # Divided before it enters the momentum, as the mean of w's gradients is.
-            slope = slope / sum((batch.size for batch in batches[1:]), start=batches[0].size)
+            slope = slope / self._pending.count()
         found_inf = getattr(self, "found_inf", None)  # a GradScaler's skipped step, known to the device alone
         self.aux.descend(
             index,
@@ -462,7 +376,7 @@ class RMD(SMD):
 
     def __getstate__(self) -> dict[str, Any]:
         mine = ("_pending", "_penalty", "_settings")
-        return {**super().__getstate__(), **{key: self.__dict__[key] for key in mine}, "_witness": []}
+        return {**super().__getstate__(), **{key: self.__dict__[key] for key in mine}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a state; z is copied in place, so that views and captured graphs of it stay valid."""
@@ -484,33 +398,4 @@ class RMD(SMD):
             for key in ("z", "z_rejected", "z_momentum"):
                 if key in aux._store:
                     self.param_groups[0][key] = aux._store[key]
-            self._forget()
-
-
-def _finite(t: Tensor) -> Tensor:
-    """0 in place of what is not finite."""
-    return t.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _check_penalty(slope: Slope) -> None:
-    """Refuse what can be seen at once: a function that is no ℓ̂', elementwise, increasing, and 0 at 0."""
-    probe = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
-    try:
-        values = slope(probe)
-    except Exception as error:
-        raise ValueError(f"penalty must take a tensor of residuals r and return the slope at each: {error}") from error
-    if not isinstance(values, Tensor) or values.shape != probe.shape:
-        raise ValueError("penalty must return the slope at each residual r, a tensor of the same shape")
-    if values[2] != 0 or bool((values.diff() < 0).any()):
-        raise ValueError(f"penalty must be 0 at r = 0 and never fall, got {values.tolist()} at {probe.tolist()}")
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...], or_else: str = "") -> None:
-    if value not in allowed:
-        choices = ", ".join(repr(choice) for choice in allowed)
-        raise ValueError(f"{name} must be one of {choices}{' ' + or_else if or_else else ''}, got {value!r}")
-
-
-def _check_rate(rate: float, name: str) -> None:
-    if not rate < 2:
-        raise ValueError(f"{name} must be < 2, or z diverges; got {rate:.4g}: lower lr or raise lam")
+            self._pending.clear()

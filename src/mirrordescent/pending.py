@@ -1,0 +1,97 @@
+"""The batches that have gone backward since the last step, and whether their gradients are still there.
+
+A batch counts when its loss goes backward, not when `loss()` is called: trainers log losses that they never
+differentiate, skip steps, and clear gradients in their own order and by their own means.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Batch:
+    """What z needs of a batch."""
+
+    index: Tensor  # (batch,)
+    slope: Tensor  # (batch,) ℓ̂'_i
+    # 0 where its gradient turned out to have been thrown away, which the device alone may know; else 1
+    alive: Tensor | int = 1
+    # the backward pass it was part of
+    task: int = -1
+
+
+@dataclass
+class Pending:
+    """The batches that the next step will move z for; emptied and filled in place, so that torch.compile can follow."""
+
+    batches: list[Batch] = field(default_factory=list)
+    # A gradient as the last backward left it, with its version: whether somebody has written to it since.
+    witness: list[tuple[weakref.ref[Tensor], int]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.batches)
+
+    def __getstate__(self) -> dict[str, list[Batch]]:
+        return {"batches": self.batches}
+
+    def __setstate__(self, state: dict[str, list[Batch]]) -> None:
+        self.batches, self.witness = state["batches"], []
+
+    def add(self, batch: Batch, params: list[Tensor]) -> None:
+        """Take a batch that is going backward now, after dropping those whose gradients are gone."""
+        task = torch._C._current_graph_task_id()
+        if self.batches and self.batches[-1].task != task:  # several losses may go backward as one
+            self._drop_what_was_thrown_away(_gradients(params))
+        self.batches.append(replace(batch, task=task))
+        # Only when the whole pass has ended do the parameters have their gradients.
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.remember(_gradients(params)))
+
+    def remember(self, grads: list[Tensor]) -> None:
+        """Take note of the gradients as they are."""
+        self.witness[:] = [(weakref.ref(g), g._version) for g in grads[:1]]
+
+    def _drop_what_was_thrown_away(self, grads: list[Tensor]) -> None:
+        """Drop the batches whose gradients were cleared without a step: by a module's zero_grad, say."""
+        if not grads:
+            self.clear()
+            return
+        if any(seen() is grads[0] and version == grads[0]._version for seen, version in self.witness):
+            return  # nobody has touched them
+        if all(g.device.type == "cpu" for g in grads):
+            if not any(bool(g.any()) for g in grads):
+                self.clear()
+            return
+        slope = self.batches[0].slope
+        alive = torch.stack([g.any().to(slope.device) for g in grads]).any().to(slope.dtype)
+        for batch in self.batches:
+            batch.slope, batch.alive = batch.slope * alive, batch.alive * alive
+
+    def scale(self, factor: Tensor) -> None:
+        """Scale the step that z will take for what is there, as w's gradient was scaled."""
+        for batch in self.batches:
+            batch.slope = batch.slope * factor.to(batch.slope)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.batches.clear()
+        self.witness.clear()
+
+    def union(self) -> tuple[Tensor, Tensor]:
+        """index and slope of all of them, one after the other."""
+        if len(self.batches) == 1:
+            return self.batches[0].index, self.batches[0].slope
+        return torch.cat([b.index for b in self.batches]), torch.cat([b.slope for b in self.batches])
+
+    def count(self) -> Tensor | int:
+        """|B|, the number of samples whose gradients are there."""
+        sizes = [batch.alive * len(batch.index) for batch in self.batches]
+        return sum(sizes[1:], start=sizes[0])
+
+
+def _gradients(params: list[Tensor]) -> list[Tensor]:
+    return [g for w in params if (g := w.grad) is not None]

@@ -1,0 +1,73 @@
+"""Algorithms 1 and 2 of the paper: what a batch's losses and its z say about the step.
+
+Legend: L_i losses, s_i = √(2 (L_i + ε)) root losses, z_i one scalar per sample, r_i = z_i − s_i, ℓ̂ the penalty on r_i,
+c_i = η ℓ̂'(r_i).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Slope = Callable[[Tensor], Tensor]
+
+# ℓ̂'(r), the slope of the constraint-enforcing loss.
+PENALTIES: dict[str, Slope] = {
+    "square": lambda r: r,  # r²/2
+    "huber": lambda r: r.clamp(-1, 1),  # r²/2 up to 1, then |r| − ½
+    "logcosh": torch.tanh,  # log cosh r
+}
+
+
+def root_loss(losses: Tensor, eps: float) -> Tensor:
+    """s = √(2 (L + ε)): RMD on L + ε.
+
+    A loss that rounds to 0 while its gradient does not would otherwise be divided by 0.
+    """
+    return (2 * (losses.clamp_min(0) + eps)).sqrt()
+
+
+def machine_epsilon(losses: Tensor) -> float:
+    """ε: what the type that the losses were computed in cannot tell from 0 beside 1."""
+    return torch.finfo(losses.dtype).eps
+
+
+def sample_rule(losses: Tensor, z: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Algorithm 1 for every sample of the batch at once: r_i = z_i − s_i, and s_i.
+
+    With c_i = η ℓ̂'(r_i) the step is ∇ψ(w) ← ∇ψ(w) + (1/|B|) Σ (c_i / s_i) ∇L_i, z_i ← z_i − c_i / λ: a mirror step on
+    the mean of a_i L_i with constants a_i = −ℓ̂'(r_i) / s_i, which costs what SGD costs.
+    """
+    s = root_loss(losses, eps)
+    return z - s, s
+
+
+def batch_rule(losses: Tensor, z: Tensor, eps: float, bad: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Algorithm 2: the same r and s for the whole batch, from its mean loss and its mean z."""
+    if bad is None:
+        mean_loss, mean_z = losses.mean(), z.mean()
+    else:
+        count = (~bad).sum().clamp_min(1)
+        mean_loss, mean_z = torch.where(bad, 0, losses).sum() / count, torch.where(bad, 0, z).sum() / count
+    s = root_loss(mean_loss, eps)
+    return (mean_z - s).expand_as(losses), s.expand_as(losses)
+
+
+def finite(t: Tensor) -> Tensor:
+    """0 in place of what is not finite."""
+    return t.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def check_penalty(slope: Slope) -> None:
+    """Refuse what can be seen at once: a function that is no ℓ̂', elementwise, increasing, and 0 at 0."""
+    probe = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
+    try:
+        values = slope(probe)
+    except Exception as error:
+        raise ValueError(f"penalty must take a tensor of residuals r and return the slope at each: {error}") from error
+    if not isinstance(values, Tensor) or values.shape != probe.shape:
+        raise ValueError("penalty must return the slope at each residual r, a tensor of the same shape")
+    if values[2] != 0 or bool((values.diff() < 0).any()):
+        raise ValueError(f"penalty must be 0 at r = 0 and never fall, got {values.tolist()} at {probe.tolist()}")
