@@ -1,7 +1,12 @@
-"""The networks of the experiments."""
+"""The networks of the experiments, and the two ways to start them."""
 
 from __future__ import annotations
 
+import difflib
+import math
+from collections.abc import Callable
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -53,3 +58,100 @@ class ResNet18(nn.Module):
         out = self.blocks(F.relu(self.bn1(self.conv1(x))))
         logits: Tensor = self.linear(out.mean(dim=(2, 3)))
         return logits
+
+
+def linear(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """One linear layer."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+
+def mlp(shape: tuple[int, ...], classes: int, width: int = 256) -> nn.Module:
+    """Two hidden layers."""
+    size = math.prod(shape)
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(size, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, classes))
+
+
+def cnn(shape: tuple[int, ...], classes: int, width: int = 32) -> nn.Module:
+    """Three convolutions, for small images on a CPU; any side from 4 pixels on."""
+    channels = _image("cnn", shape, smallest=4)
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(width, 2 * width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(2 * width, 2 * width, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8 * width, classes),
+    )
+
+
+def resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """ResNet-18 as the paper trains it."""
+    return ResNet18(classes, _image("resnet18", shape, smallest=8))
+
+
+def _image(name: str, shape: tuple[int, ...], smallest: int) -> int:
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        raise ValueError(
+            f"model {name!r} takes images (channels, height, width) of at least {smallest} pixels, but the samples "
+            f"have shape {shape}; use 'mlp'"
+        )
+    return shape[0]
+
+
+MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
+    "linear": linear,
+    "mlp": mlp,
+    "cnn": cnn,
+    "resnet18": resnet18,
+}
+STARTS = ("default", "near-zero")
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, *, start: str = "default", seed: int = 0) -> nn.Module:
+    """A network by name, for samples of a shape, started from a seed.
+
+    start: "default", PyTorch's; or "near-zero", the paper's (see `start_near_zero`).
+    Raises ValueError for an unknown name (with the nearest known one), or a shape that the network does not take.
+
+    >>> from mirrordescent.lab.models import build
+    >>> build("mlp", (1, 8, 8), 10)[1]
+    Linear(in_features=64, out_features=256, bias=True)
+    """
+    if name not in MODELS:
+        near = difflib.get_close_matches(name, MODELS, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"unknown model {name!r}{hint}; known: {', '.join(MODELS)}")
+    if start not in STARTS:
+        raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = MODELS[name](shape, classes)
+        if start == "near-zero":
+            start_near_zero(model)
+    return model
+
+
+@torch.no_grad()
+def start_near_zero(model: nn.Module) -> None:
+    """The start behind the paper's tables, close to the minimum of ψ.
+
+    Convolutions and the factors of batch norm N(0, 0.01²), batch norm's offsets 0, linear layers' weights
+    U(−0.01, 0.01) and biases U(−0.1, 0.1).
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.weight.normal_(0, 0.01)
+            if module.bias is not None:
+                module.bias.zero_()
+        elif isinstance(module, nn.BatchNorm2d):
+            module.weight.normal_(0, 0.01)
+            module.bias.zero_()
+        elif isinstance(module, nn.Linear):
+            module.weight.uniform_(-0.01, 0.01)
+            module.bias.uniform_(-0.1, 0.1)
