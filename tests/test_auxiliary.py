@@ -150,6 +150,27 @@ def test_a_state_of_another_size_is_refused_and_changes_nothing() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.2
 
 
+def test_a_state_with_a_setting_that_is_none_is_refused_and_changes_nothing() -> None:
+    model, optimizer = make(momentum=0.5)
+    train(model, optimizer)
+    before = optimizer.aux.values.clone()
+    for key, value, message in (
+        ("penalty", "nonsense", "penalty must be one of"),
+        ("reduction", "sum", "reduction must be one of"),
+        ("z_momentum", torch.zeros(9), "z_momentum is for 9 samples"),
+    ):
+        state = copy.deepcopy(optimizer.state_dict())
+        state["param_groups"][0][key] = value
+        state["param_groups"][0]["z"].zero_()
+        with pytest.raises(ValueError, match=message):
+            optimizer.load_state_dict(state)
+        assert torch.equal(optimizer.aux.values, before)
+    state = copy.deepcopy(optimizer.state_dict())
+    del state["param_groups"][0]["lam"]  # from before there was such a setting
+    optimizer.load_state_dict(state)
+    assert optimizer.lam == 1
+
+
 def test_a_state_is_plain_data() -> None:
     _, optimizer = make(momentum=0.5)
     allowed = (int, float, str, bool, type(None), Tensor, list)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from cases import CASES, IDS, Case
+from timing import captured as capture
 from torch import Tensor, nn
 
 import mirrordescent as md
@@ -119,6 +120,14 @@ def test_kernel_with_tensor_lr_weights_scale_and_overflow() -> None:
             assert optimizer.state[w]["momentum_buffer"].any() != overflow
 
 
+@pytest.mark.parametrize("psi", [*CLOSED_FORMS, 2 * md.NegativeEntropy()], ids=lambda psi: psi.spec)
+def test_kernel_hides_no_nan(psi: md.Potential) -> None:
+    w = nn.Parameter(torch.ones(2).cuda())
+    w.grad = torch.tensor([math.nan, 0.0]).cuda()
+    md.SMD([w], lr=0.1, potential=psi, fused=True).step()
+    assert w.isnan().tolist() == [True, False]
+
+
 @pytest.mark.parametrize("path", [{}, {"foreach": True}, {"fused": True}, {"foreach": False}], ids=str)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_l2_is_sgd_bit_for_bit(path: dict[str, Any], momentum: float) -> None:
@@ -215,22 +224,14 @@ def test_captured_step_equals_eager_bit_for_bit(name: str, options: dict[str, An
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         eager, captured = Task(case, **options), Task(case, **options)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                captured.step()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            captured.step()
+        replay = capture(captured.step)  # after three steps
         for _ in range(3):
             eager.step()
         for k in range(5):
             fresh = torch.randperm(64)[:16].cuda()
             captured.index.copy_(fresh)
             eager.index.copy_(fresh)
-            graph.replay()
+            replay()
             eager.step()
             for a, b in zip(captured.state(), eager.state(), strict=True):
                 assert torch.equal(a, b), k
@@ -243,19 +244,12 @@ def test_a_captured_graph_reads_a_tensor_lr_anew(name: str) -> None:
     case = next(c for c in CASES if c.name == name)
     lr = torch.tensor(0.05).cuda()
     captured, eager = Task(case, lr=lr), Task(case)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            captured.step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured.step()
+    replay = capture(captured.step)  # after three steps
     for _ in range(3):
         eager.step()
     lr.fill_(0.01)
     eager.optimizer.param_groups[0]["lr"] = 0.01
-    graph.replay()
+    replay()
     eager.step()
     for a, b in zip(captured.state(), eager.state(), strict=True):
         torch.testing.assert_close(a, b)

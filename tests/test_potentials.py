@@ -261,6 +261,8 @@ def test_sums_and_multiples_of_each_other_keep_a_name() -> None:
         (lambda: md.Convex(lambda w: torch.ones_like(w)), "differentiable"),
         (lambda: md.Convex(torch.exp, domain=(0,)), "interval"),  # type: ignore[arg-type]
         (lambda: md.Quadratic(torch.ones(0)), "empty"),
+        (lambda: md.Convex(lambda w: (w - w.mean()) ** 2 + w**2), "depends on the other weights"),
+        (lambda: md.Convex(lambda w: w.float() ** 2), "keep the type"),
         (lambda: md.potential("q=1.2.3"), "unknown potential"),
         (lambda: md.NegativeEntropy() + md.Convex(lambda w: -(-w).log(), domain=(-1e9, 0)), "no common interval"),
     ],

@@ -418,3 +418,60 @@ def test_shapes_at_the_edge() -> None:
             before = scalar.item()
             optimizer.step()
             assert scalar.item() < before
+
+
+@pytest.mark.parametrize("name", ["q=3", "hypentropy", "sum"])
+def test_a_large_tensor_in_pieces_is_the_same_tensor(name: str) -> None:
+    case = next(c for c in CASES if c.name == name)
+    start, gradient = case.weights(300_001, dtype=torch.float32), torch.randn(300_001)
+    w = nn.Parameter(start.clone())
+    w.grad = gradient
+    md.SMD([w], lr=0.1, potential=case.potential).step()
+    torch.testing.assert_close(w.detach(), case.potential.step(start, -0.1 * gradient), rtol=1e-6, atol=1e-7)
+
+
+class Fivefold(md.QNorm):
+    """5 times the q-norm, as a user might write it."""
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return 5 * super()._gradient(w)
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        return super()._inverse(dual / 5)
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        return super()._step(w, delta / 5)
+
+
+@pytest.mark.parametrize("q", [2, 3])
+@pytest.mark.parametrize("path", [{}, {"foreach": True}], ids=str)
+def test_a_subclass_steps_by_its_own_mathematics(q: int, path: dict[str, Any]) -> None:
+    for mine, same in ((Fivefold(q), 5 * md.QNorm(q)), (2 * Fivefold(q), 10 * md.QNorm(q))):
+        ours, theirs, plain = (parameters()[:1] for _ in range(3))
+        groups: list[dict[str, Any]] = [{"params": plain, "potential": 2 * md.QNorm(q)}]
+        groups.append({"params": ours, "potential": mine})
+        optimizer = md.SMD(groups, lr=0.1, **path)
+        reference = md.SMD(theirs, lr=0.1, potential=same, **path)
+        for w in (*ours, *theirs, *plain):
+            w.grad = torch.ones_like(w)
+        optimizer.step()
+        reference.step()
+        torch.testing.assert_close(ours[0], theirs[0])
+        assert not torch.allclose(ours[0], plain[0])
+
+
+def test_an_old_state_without_a_buffer_is_taken() -> None:
+    params = parameters()
+    optimizer = md.SMD(params, lr=0.1, momentum=0.9)
+    state = optimizer.state_dict()
+    for entry in state["state"].values():
+        entry["momentum_buffer"] = None
+    optimizer.load_state_dict(state)
+    trajectory(optimizer, params, steps=1)
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_tensor_lr_on_the_cpu_is_sgds(foreach: bool) -> None:
+    ours, theirs = parameters(dtype=torch.float32), parameters(dtype=torch.float32)
+    mine = trajectory(md.SMD(ours, lr=torch.tensor(0.1), foreach=foreach), ours)
+    assert_same(mine, trajectory(torch.optim.SGD(theirs, lr=torch.tensor(0.1), foreach=foreach), theirs))

@@ -318,3 +318,44 @@ def test_going_backward_twice_counts_twice() -> None:
     optimizer.step()
     once = expected(FIRST)[-1]
     torch.testing.assert_close(optimizer.aux.values, 2 * once * (0.01 / norm), rtol=1e-3, atol=1e-7)
+
+
+def test_looking_at_a_gradient_between_micro_batches_counts_for_nothing() -> None:
+    model, optimizer = make()
+    optimizer.zero_grad()
+    (forward(model, optimizer, FIRST) / 2).backward()
+    torch.autograd.grad(forward(model, optimizer, FIRST), list(model.parameters()))
+    (forward(model, optimizer, SECOND) / 2).backward()
+    optimizer.step()
+    for a, b in zip(state(model, optimizer), expected(torch.arange(8)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("clear", ["module", "data"])
+def test_gradients_cleared_in_place_move_nothing(clear: str) -> None:
+    model, optimizer = make()
+    plain_step(model, optimizer, SECOND)
+    before = state(model, optimizer)
+    optimizer.zero_grad()
+    forward(model, optimizer, FIRST).backward()
+    if clear == "module":
+        model.zero_grad(set_to_none=False)
+    else:
+        for w in model.parameters():
+            assert w.grad is not None
+            w.grad.data.zero_()
+    optimizer.step()
+    assert_same(state(model, optimizer), before)
+    forward(model, optimizer, SECOND).backward()
+    optimizer.step()
+    assert_same(state(model, optimizer), expected(SECOND, SECOND))
+
+
+def test_a_copy_forgets_a_batch_whose_gradient_it_does_not_have() -> None:
+    model, optimizer = make()
+    forward(model, optimizer, FIRST).backward()
+    other, twin = pickle.loads(pickle.dumps((model, optimizer)))
+    twin._pending.batches[0].task = -1  # as in another process
+    forward(other, twin, SECOND).backward()
+    twin.step()
+    assert_same(state(other, twin), expected(SECOND))

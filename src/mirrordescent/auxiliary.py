@@ -168,3 +168,6 @@ class Auxiliary:
         if not isinstance(z, Tensor) or z.shape != self.values.shape:
             found = f"z for {len(z)} samples" if isinstance(z, Tensor) and z.dim() == 1 else "no z"
             raise ValueError(f"the state holds {found}, but this optimizer was made with num_samples={len(self)}")
+        m = state.get("z_momentum")
+        if m is not None and m.shape != z.shape:
+            raise ValueError(f"the state's z_momentum is for {len(m)} samples and its z for {len(z)}")

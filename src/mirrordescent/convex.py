@@ -53,6 +53,10 @@ class Convex(Potential):
         if not isinstance(output, Tensor) or output.shape != probe.shape:
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(f"function must act elementwise: it turned shape {tuple(probe.shape)} into {shape}")
+        if output.dtype != probe.dtype:
+            raise ValueError(f"function must keep the type of its input: it turned {probe.dtype} into {output.dtype}")
+        if not torch.allclose(self.function(probe[2:5]), output[2:5], equal_nan=True):
+            raise ValueError("function must act elementwise: its value at a weight depends on the other weights")
         try:
             slopes = self._gradient(probe)
         except RuntimeError as error:

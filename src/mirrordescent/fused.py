@@ -14,7 +14,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mirrordescent.potentials import HyperbolicEntropy, NegativeEntropy, Potential, QNorm, Quadratic, Scaled
+from mirrordescent.potentials import (
+    L1,
+    L2,
+    HyperbolicEntropy,
+    LInf,
+    NegativeEntropy,
+    Potential,
+    QNorm,
+    Quadratic,
+    Scaled,
+)
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -32,16 +42,17 @@ def form_of(potential: Potential) -> Form | None:
     """The kernel's description of a potential, or None where there is no kernel."""
     if potential.linear is not None:
         return Form("linear", scale=potential.linear)
+    kind = type(potential)  # exactly: a subclass may have changed the step
     if isinstance(potential, Scaled):
         inner = form_of(potential.base)
         return None if inner is None else inner._replace(scale=inner.scale * potential.factor)
-    if isinstance(potential, QNorm):
+    if isinstance(potential, QNorm) and kind in (QNorm, L1, L2, LInf):
         return Form("qnorm", potential.q)
-    if isinstance(potential, NegativeEntropy):
+    if kind is NegativeEntropy:
         return Form("entropy")
-    if isinstance(potential, HyperbolicEntropy):
+    if isinstance(potential, HyperbolicEntropy) and kind is HyperbolicEntropy:
         return Form("hypentropy", potential.beta)
-    if isinstance(potential, Quadratic) and isinstance(potential.weight, Tensor):
+    if isinstance(potential, Quadratic) and kind is Quadratic and isinstance(potential.weight, Tensor):
         return Form("quadratic", weight=potential.weight)
     return None
 

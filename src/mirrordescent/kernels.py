@@ -101,7 +101,8 @@ def _entropy(w, delta, TINY: tl.constexpr):  # type: ignore[no-untyped-def]
     series = 1.0 + delta * (1.0 / 2.0) * series
     near = w + w * (delta * series)
     far = w * tl.exp(delta)
-    return tl.maximum(tl.where(tl.abs(delta) < 0.5, near, far), TINY)
+    new = tl.where(tl.abs(delta) < 0.5, near, far)
+    return tl.where(new < TINY, TINY, new)  # a NaN stays one
 
 
 @triton.jit  # type: ignore[untyped-decorator]

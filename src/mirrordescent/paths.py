@@ -11,8 +11,10 @@ from torch import Tensor
 from mirrordescent import fused
 from mirrordescent.potentials import Potential
 
-# Small tensors of a group are stepped together, up to this many elements at a time (the foreach path's transient).
+# How many elements are stepped at a time where a step is many operations: small tensors of a group together, large ones
+# in pieces. It bounds the memory that a step needs, and on the CPU keeps what is between the operations in its cache.
 _CHUNK = 1 << 22
+_CPU_CHUNK = 1 << 17
 
 
 @dataclass
@@ -36,11 +38,20 @@ class Work:
 def _mirror_step_(w: Tensor, g: Tensor, potential: Potential, lr: float | Tensor) -> None:
     """∇ψ(w) ← ∇ψ(w) − η g (the paper's SMD equation), in place."""
     if potential.linear is None:
-        w.copy_(potential.step(w, _scaled(g, lr)))
+        for part, slope in _pieces(w, g) if potential.uniform else [(w, g)]:
+            part.copy_(potential.step(part, _scaled(slope, lr)))
     elif isinstance(lr, Tensor):
         w.sub_(g * (lr / potential.linear).to(g.dtype))
     else:
         w.add_(g, alpha=-lr / potential.linear)
+
+
+def _pieces(w: Tensor, g: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+    """A large tensor in pieces that share its memory; a compiler fuses the operations by itself."""
+    size = _CPU_CHUNK if w.device.type == "cpu" else _CHUNK
+    if w.numel() <= size or torch.compiler.is_compiling() or not (w.is_contiguous() and g.is_contiguous()):
+        return [(w, g)]
+    return zip(w.view(-1).split(size), g.view(-1).split(size), strict=True)
 
 
 def _scaled(g: Tensor, lr: float | Tensor) -> Tensor:
@@ -210,11 +221,13 @@ def _split(work: Work) -> tuple[Work, Work]:
 
 
 def _lr_on(lr: float | Tensor, device: torch.device) -> float | Tensor:
-    # A 0-d tensor on the CPU is a number to every kernel; on another accelerator it has to be moved.
+    # A tensor on the CPU is a number, as it is to torch.optim.SGD (to a compiler a number would be a constant).
     if not isinstance(lr, Tensor):
         return lr
     lr = lr.detach().reshape(())
-    return lr if lr.device.type == "cpu" else lr.to(device, non_blocking=True)
+    if lr.device.type != "cpu":
+        return lr.to(device, non_blocking=True)
+    return lr if torch.compiler.is_compiling() else lr.item()
 
 
 def _on(t: Tensor | None, device: torch.device) -> Tensor | None:

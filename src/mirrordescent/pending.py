@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,13 +26,31 @@ class Batch:
     task: int = -1
 
 
+class Seen(NamedTuple):
+    """A gradient as it was: the tensor, how often it had been written to, and (on the CPU) whether it was all 0."""
+
+    gradient: weakref.ref[Tensor]
+    version: int
+    zero: bool | None
+
+    @classmethod
+    def now(cls, g: Tensor) -> Seen:
+        """The gradient as it is."""
+        return cls(weakref.ref(g), g._version, not bool(g.any()) if g.device.type == "cpu" else None)
+
+    def is_as_it_was(self, g: Tensor) -> bool:
+        """Whether nobody has written to it since; writing 0 through `.data` shows in the zeros alone."""
+        same = self.gradient() is g and self.version == g._version
+        return same and (self.zero is not False or bool(g.any()))
+
+
 @dataclass
 class Pending:
     """The batches that the next step will move z for; emptied and filled in place, so that torch.compile can follow."""
 
     batches: list[Batch] = field(default_factory=list)
-    # A gradient as the last backward left it, with its version: whether somebody has written to it since.
-    witness: list[tuple[weakref.ref[Tensor], int]] = field(default_factory=list)
+    # The first gradient as the last backward left it.
+    witness: list[Seen] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.batches)
@@ -40,28 +59,40 @@ class Pending:
         return {"batches": self.batches}
 
     def __setstate__(self, state: dict[str, list[Batch]]) -> None:
-        self.batches, self.witness = state["batches"], []
+        # Another process counts its backward passes anew.
+        self.batches, self.witness = [replace(batch, task=-1) for batch in state["batches"]], []
 
     def add(self, batch: Batch, params: list[Tensor]) -> None:
         """Take a batch that is going backward now, after dropping those whose gradients are gone."""
         task = torch._C._current_graph_task_id()
         if self.batches and self.batches[-1].task != task:  # several losses may go backward as one
-            self._drop_what_was_thrown_away(_gradients(params))
+            self.drop_what_was_thrown_away(gradients(params))
         self.batches.append(replace(batch, task=task))
+        before = [(weakref.ref(g), g._version) for g in gradients(params)]
         # Only when the whole pass has ended do the parameters have their gradients.
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.remember(_gradients(params)))
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self._end_of_pass(task, params, before))
+
+    def _end_of_pass(self, task: int, params: list[Tensor], before: list[tuple[weakref.ref[Tensor], int]]) -> None:
+        grads = gradients(params)
+        untouched = len(before) == len(grads) and all(
+            ref() is g and version == g._version for (ref, version), g in zip(before, grads, strict=True)
+        )
+        if before and untouched:
+            # Nothing was added to them: torch.autograd.grad, to look at, not to step by.
+            self.batches[:] = [batch for batch in self.batches if batch.task != task]
+        self.remember(grads)
 
     def remember(self, grads: list[Tensor]) -> None:
         """Take note of the gradients as they are."""
-        self.witness[:] = [(weakref.ref(g), g._version) for g in grads[:1]]
+        self.witness[:] = [Seen.now(g) for g in grads[:1]]
 
-    def _drop_what_was_thrown_away(self, grads: list[Tensor]) -> None:
+    def drop_what_was_thrown_away(self, grads: list[Tensor]) -> None:
         """Drop the batches whose gradients were cleared without a step: by a module's zero_grad, say."""
         if not grads:
             self.clear()
             return
-        if any(seen() is grads[0] and version == grads[0]._version for seen, version in self.witness):
-            return  # nobody has touched them
+        if any(seen.is_as_it_was(grads[0]) for seen in self.witness):
+            return
         if all(g.device.type == "cpu" for g in grads):
             if not any(bool(g.any()) for g in grads):
                 self.clear()
@@ -93,5 +124,6 @@ class Pending:
         return sum(sizes[1:], start=sizes[0])
 
 
-def _gradients(params: list[Tensor]) -> list[Tensor]:
+def gradients(params: list[Tensor]) -> list[Tensor]:
+    """The gradients that are there."""
     return [g for w in params if (g := w.grad) is not None]

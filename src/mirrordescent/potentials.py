@@ -76,6 +76,13 @@ class Potential(ABC):
     # h when ∇ψ(w) = h·w with one number h: the step is then the plain w + δ/h.
     linear: float | None = None
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # A user's class that changes the mathematics of one of ours does not inherit its shortcut.
+        changed = {"_terms", "_gradient", "_inverse", "_step"} & cls.__dict__.keys()
+        if changed and cls.__module__.partition(".")[0] != "mirrordescent":
+            setattr(cls, "linear", property(lambda self: None, lambda self, value: None))  # noqa: ARG005, B010
+
     @abstractmethod
     def _terms(self, w: Tensor) -> Tensor:
         """ψ_k(w_k), elementwise (a potential that is not separable returns one term)."""
@@ -195,7 +202,7 @@ class QNorm(Potential):
         # Large change or w = 0: through ξ, or, where a is too small to be added to δ but not to matter, |w| |1 + t|^α.
         faint = (a < 1e4 * torch.finfo(w.dtype).tiny) & (t.abs() < 1 / torch.finfo(w.dtype).eps)
         xi = torch.where(faint, (1 + t) * w.sign(), a.copysign(w) + delta)
-        direct = self._inverse(xi) * torch.where(faint, w.abs(), 1)
+        direct = QNorm._inverse(self, xi) * torch.where(faint, w.abs(), 1)
         return torch.where(t.abs() <= 0.5, relative, direct)
 
 
@@ -276,7 +283,8 @@ class HyperbolicEntropy(Potential):
         # Small change: sinh(asinh(w/β) + δ) by its addition theorem, as an increment that vanishes with δ.
         half = delta.clamp(-1, 1) / 2
         increment = 2 * half.sinh() * (w * half.sinh() + self._radius(w) * half.cosh())
-        return torch.where(delta.abs() <= 1, w + increment, self._inverse(self._gradient(w) + delta))
+        far = self.beta * ((w / self.beta).asinh() + delta).sinh()
+        return torch.where(delta.abs() <= 1, w + increment, far)
 
 
 class Quadratic(Potential):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, overload
 
@@ -20,7 +20,7 @@ from mirrordescent.auxiliary import Auxiliary
 from mirrordescent.eager import always_eager
 from mirrordescent.inputs import check_losses, check_rate, checked_index, number, one_of, working
 from mirrordescent.paths import apply
-from mirrordescent.pending import Batch, Pending
+from mirrordescent.pending import Batch, Pending, gradients
 from mirrordescent.potentials import Potential
 from mirrordescent.rules import PENALTIES, Slope, batch_rule, check_penalty, finite, machine_epsilon, sample_rule
 from mirrordescent.smd import SMD
@@ -30,6 +30,15 @@ CONVENTIONS = ("paper", "objective")
 MOMENTUM_RULES = ("dense", "scaled")
 # What one optimizer has once, kept in its first parameter group beside z.
 SETTINGS = ("lam", "num_samples", "reduction", "penalty", "lam_convention", "momentum_rule", "eps")
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises ValueError where a setting is none of those there are, from the constructor or from a checkpoint."""
+    one_of("reduction", settings["reduction"], REDUCTIONS)
+    one_of("lam_convention", settings["lam_convention"], CONVENTIONS)
+    one_of("momentum_rule", settings["momentum_rule"], MOMENTUM_RULES)
+    if settings["penalty"] != "custom":
+        one_of("penalty", settings["penalty"], tuple(PENALTIES), or_else="or a function that returns the slope")
 
 
 class _WeightedMean(torch.autograd.Function):
@@ -109,13 +118,8 @@ class RMD(SMD):
         eps = None if eps is None else number("eps", eps)
         if eps is not None and not 0 <= eps < math.inf:
             raise ValueError(f"eps must be a finite number >= 0, or None for the losses' machine epsilon, got {eps}")
-        one_of("reduction", reduction, REDUCTIONS)
-        one_of("lam_convention", lam_convention, CONVENTIONS)
-        one_of("momentum_rule", momentum_rule, MOMENTUM_RULES)
         if callable(penalty):
             check_penalty(penalty)
-        else:
-            one_of("penalty", penalty, tuple(PENALTIES), or_else="or a function that returns the slope")
         self._pending = Pending()
         self._penalty: Slope | None = penalty if callable(penalty) else None
         self._settings: dict[str, Any] = {
@@ -127,6 +131,7 @@ class RMD(SMD):
             "momentum_rule": momentum_rule,
             "eps": eps,
         }
+        check_settings(self._settings)
         super().__init__(params, lr, potential, momentum=momentum, foreach=foreach, fused=fused)
         everything = self._params()
         wide = any(w.dtype in (torch.float64, torch.complex128) for w in everything)
@@ -278,7 +283,7 @@ class RMD(SMD):
         max_norm = float(max_norm)
         if not max_norm > 0:
             raise ValueError(f"max_norm must be > 0 (inf to measure the norm only), got {max_norm}")
-        grads = [g for w in self._params() if (g := w.grad) is not None]
+        grads = gradients(self._params())
         if not grads:
             return torch.tensor(0.0)
         total = torch.nn.utils.get_total_norm(grads)
@@ -308,8 +313,13 @@ class RMD(SMD):
         works = self._gather()
         if not any(work.params for work in works):
             return value
+        grads = gradients(self._params())
+        if self._pending and grads[0].device.type == "cpu":
+            self._pending.drop_what_was_thrown_away(grads)
         if not self._pending:
-            if all(float(work.lr) == 0 for work in works):  # how distributed checkpoints make an optimizer's state
+            if not any(
+                bool(g.any()) for g in grads
+            ):  # cleared in place, or a distributed checkpoint's way to make state
                 return value
             raise RuntimeError(
                 "step() found gradients but no batch: RMD takes its gradients from "
@@ -385,6 +395,9 @@ class RMD(SMD):
         if loading:
             aux = self.aux
             aux.check_fits(group)
+            for key in SETTINGS:
+                group.setdefault(key, self.param_groups[0][key])
+            check_settings(group)
             if group.get("penalty") == "custom" and self._penalty is None:
                 raise ValueError(
                     "the state was made with a penalty of your own; make the optimizer with it before loading"

@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from mirrordescent import fused as kernels
 from mirrordescent.inputs import number
 from mirrordescent.paths import Work, apply
-from mirrordescent.potentials import Potential
+from mirrordescent.potentials import L1, L2, LInf, Potential, QNorm, Scaled, Sum
 from mirrordescent.specs import potential as as_potential
 
 
@@ -68,7 +68,7 @@ class SMD(Optimizer):
         if isinstance(potential, str) and potential in self._live:
             return potential
         psi = as_potential(potential)
-        if not psi.live and _is_name_of(psi.spec, psi):
+        if not psi.live and _is_named(psi):
             self._resolved[psi.spec] = psi
             return psi.spec
         for key, known in self._live.items():
@@ -214,7 +214,7 @@ class SMD(Optimizer):
         return all(group["fused"] for group in self.param_groups)
 
     def _buffer(self, w: Tensor) -> Tensor:
-        if "momentum_buffer" not in self.state[w]:  # a scheduler has switched momentum on
+        if self.state[w].get("momentum_buffer") is None:  # a scheduler has switched momentum on
             self.state[w]["momentum_buffer"] = torch.zeros_like(w, memory_format=torch.preserve_format)
         buffer: Tensor = self.state[w]["momentum_buffer"]
         if buffer.device != w.device:  # the model has moved since
@@ -255,9 +255,17 @@ def _check_numbers(lr: float | Tensor, momentum: float) -> tuple[float | Tensor,
     return (lr if isinstance(lr, Tensor) else float(lr)), momentum
 
 
-def _is_name_of(spec: str, psi: Potential) -> bool:
+def _is_named(psi: Potential) -> bool:
     """Whether a checkpoint that holds the spec holds the potential (not so for a class of a user's)."""
     try:
-        return type(as_potential(spec)) is type(psi)
+        return _same_classes(as_potential(psi.spec), psi)
     except ValueError:
         return False
+
+
+def _same_classes(one: Potential, other: Potential) -> bool:
+    if isinstance(one, Scaled) and isinstance(other, Scaled):
+        return _same_classes(one.base, other.base)
+    if isinstance(one, Sum) and isinstance(other, Sum):
+        return all(_same_classes(a, b) for a, b in zip(one.parts, other.parts, strict=True))
+    return type(one) is type(other) or {type(one), type(other)} <= {QNorm, L1, L2, LInf}
