@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import mirrordescent as md
 from mirrordescent.lab.models import ResNet18
-from mirrordescent.pending import Batch
+from mirrordescent.pending import Batch, gradients
 
 POTENTIALS = ("l2", "l1", "q=1.5", "q=3", "linf", "entropy", "hypentropy", "2 * l2", "quadratic")
 # Small enough to leave the weights what they are over thousands of steps.
@@ -46,6 +46,7 @@ def rmd_step(optimizer: md.RMD) -> Callable[[], object]:
 
     def step() -> None:
         optimizer._pending.batches.append(batch)
+        optimizer._pending.remember(gradients(optimizer._params()))
         optimizer.step()
 
     return step
