@@ -35,6 +35,6 @@ def test_the_ten_lines_train() -> None:
 
 
 def test_every_figures_record_is_there() -> None:
-    for page in ("README.md", "docs/mathematics.md", "docs/performance.md"):
+    for page in ("README.md", "docs/mathematics.md", "docs/performance.md", "docs/peers.md"):
         for name in re.findall(r"`(results/[a-z0-9-]+\.json)`", (ROOT / page).read_text(encoding="utf-8")):
             assert (ROOT / name).is_file(), f"{page} names {name}"

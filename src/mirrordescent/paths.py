@@ -175,36 +175,49 @@ def _fits_fused(work: Work) -> bool:
 
 def _fused(work: Work) -> None:
     """One kernel reads w and g and writes w."""
-    if work.potential.linear is None or any(w.numel() >= fused.LARGE for w in work.params):
-        large, work = _split(work) if work.potential.linear is not None else (work, replace(work, params=[]))
-        for k, w in enumerate(large.params):
-            fused.mirror_step_(
-                work.potential,
-                w,
-                large.grads[k],
-                large.buffers[k] if large.buffers else None,
-                lr=work.lr,
-                momentum=work.momentum,
-                maximize=work.maximize,
-                grad_scale=work.grad_scale,
-                found_inf=work.found_inf,
-            )
+    h = work.potential.linear
+    if h is None:
+        _kernel_each(work)
+        return
+    if any(w.numel() >= fused.LARGE for w in work.params):
+        large, work = _split(work)
+        _kernel_each(large)
     if work.params:
-        assert work.potential.linear is not None
-        torch._fused_sgd_(
-            work.params,
-            work.grads,
-            work.buffers,
-            weight_decay=0.0,
-            momentum=work.momentum if work.buffers else 0.0,
-            lr=work.lr / work.potential.linear,
-            dampening=0.0,
-            nesterov=False,
+        _fused_sgd(work, h)
+
+
+def _kernel_each(work: Work) -> None:
+    """A launch for every tensor."""
+    for k, w in enumerate(work.params):
+        fused.mirror_step_(
+            work.potential,
+            w,
+            work.grads[k],
+            work.buffers[k] if work.buffers else None,
+            lr=work.lr,
+            momentum=work.momentum,
             maximize=work.maximize,
-            is_first_step=False,
             grad_scale=work.grad_scale,
             found_inf=work.found_inf,
         )
+
+
+def _fused_sgd(work: Work, h: float) -> None:
+    """∇ψ(w) = h·w: PyTorch's own kernel, all tensors in one launch."""
+    torch._fused_sgd_(
+        work.params,
+        work.grads,
+        work.buffers,
+        weight_decay=0.0,
+        momentum=work.momentum if work.buffers else 0.0,
+        lr=work.lr / h,
+        dampening=0.0,
+        nesterov=False,
+        maximize=work.maximize,
+        is_first_step=False,
+        grad_scale=work.grad_scale,
+        found_inf=work.found_inf,
+    )
 
 
 def _split(work: Work) -> tuple[Work, Work]:

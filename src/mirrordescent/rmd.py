@@ -251,6 +251,7 @@ class RMD(SMD):
                 "so backward() would reach no weight"
             )
         went_backward = partial(self._pending.add, Batch(index, d), self._params())
+        # (torch gives `apply` no types)
         result: Tensor = _WeightedMean.apply(through, value, weight, went_backward)  # type: ignore[no-untyped-call]
         return result
 
@@ -317,9 +318,8 @@ class RMD(SMD):
         if self._pending and grads[0].device.type == "cpu":
             self._pending.drop_what_was_thrown_away(grads)
         if not self._pending:
-            if not any(
-                bool(g.any()) for g in grads
-            ):  # cleared in place, or a distributed checkpoint's way to make state
+            # All 0: cleared in place, or a distributed checkpoint's way of making an optimizer's state.
+            if not any(bool(g.any()) for g in grads):
                 return value
             raise RuntimeError(
                 "step() found gradients but no batch: RMD takes its gradients from "
