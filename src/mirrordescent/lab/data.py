@@ -1,0 +1,81 @@
+"""A data set as training sees it: tensors, the number of classes, and a position per sample that is its index."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+class DataError(ValueError):
+    """Data that are missing, damaged or not what they should be; the message names the file or row and the remedy."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """A training and a test set in memory; sample i of the training set is row i, now and on every machine.
+
+    inputs, test_inputs: (n, ...), float32, or uint8 pixels in [0, 255] (which `scaled` turns into float32).
+    targets, test_targets: (n,), int64 classes, or float32 values where `classes` is None (regression).
+    classes: how many classes; None for regression. class_names: their names, in order.
+    mean, std: per channel or feature, of the training inputs after pixels are divided by 255; None leaves them alone.
+    model, augment: what "auto" means for these data.
+    notes: what was done on the way in ("2 constant columns left out"), for the person to read.
+    """
+
+    name: str
+    inputs: Tensor
+    targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+    classes: int | None
+    class_names: tuple[str, ...] = ()
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    model: str = "mlp"
+    augment: str = "none"
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for what, inputs, targets in (
+            ("training", self.inputs, self.targets),
+            ("test", self.test_inputs, self.test_targets),
+        ):
+            if len(inputs) != len(targets):
+                raise DataError(f"{self.name}: {len(inputs)} {what} inputs, but {len(targets)} targets")
+            if len(inputs) == 0:
+                raise DataError(f"{self.name}: the {what} set is empty")
+        if self.inputs.shape[1:] != self.test_inputs.shape[1:]:
+            shapes = f"{tuple(self.inputs.shape[1:])} and {tuple(self.test_inputs.shape[1:])}"
+            raise DataError(f"{self.name}: training and test samples differ in shape: {shapes}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        return tuple(self.inputs.shape[1:])
+
+    def __len__(self) -> int:
+        """The number of training samples."""
+        return len(self.inputs)
+
+    def digest(self) -> str:
+        """A hash of everything that training sees, so that a run notices when its data have changed."""
+        total = hashlib.sha256()
+        for tensor in (self.inputs, self.targets, self.test_inputs, self.test_targets):
+            total.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            total.update(tensor.contiguous().numpy().tobytes())
+        total.update(repr((self.classes, self.mean, self.std)).encode())
+        return total.hexdigest()[:16]
+
+
+def scaled(inputs: Tensor, data: Data) -> Tensor:  # (batch, ...)
+    """What the network sees: pixels as float32 in [0, 1], centred and scaled where the data set says so."""
+    x = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
+    if data.mean is not None and data.std is not None:
+        shape = (-1, *[1] * (x.dim() - 2))  # channels, or features, come first
+        mean = torch.tensor(data.mean, dtype=x.dtype, device=x.device).reshape(shape)
+        std = torch.tensor(data.std, dtype=x.dtype, device=x.device).reshape(shape)
+        x = (x - mean) / std
+    return x

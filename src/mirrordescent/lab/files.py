@@ -1,0 +1,53 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def written(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write into; it takes its place at `path` when the block ends well, and leaves nothing when it does not.
+
+    A reader, or a process that comes after a kill, sees the old file or the new one, never a part.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> path = Path(tempfile.mkdtemp()) / "a"
+    >>> with written(path) as file:
+    ...     _ = file.write(b"whole")
+    >>> path.read_bytes(), len(list(path.parent.iterdir()))
+    (b'whole', 1)
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with written(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def md5(path: Path, chunk: int = 1 << 20, watch: Callable[[int], None] | None = None) -> str:
+    """The MD5 sum of a file; `watch` hears how many bytes were read since it was last called."""
+    total = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(chunk):
+            total.update(block)
+            if watch is not None:
+                watch(len(block))
+    return total.hexdigest()

@@ -1,0 +1,22 @@
+"""Errors that name the nearest valid thing."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Say " (did you mean 'mnist'?)" for 'mnits', or nothing."""
+    near = difflib.get_close_matches(word.lower(), list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def unknown(what: str, word: str, known: Iterable[str]) -> ValueError:
+    """The error for a word that is none of those known.
+
+    >>> print(unknown("model", "ccn", ["cnn", "mlp"]))
+    unknown model 'ccn' (did you mean 'cnn'?); known: cnn, mlp
+    """
+    known = list(known)
+    return ValueError(f"unknown {what} {word!r}{nearest(word, known)}; known: {', '.join(known)}")
