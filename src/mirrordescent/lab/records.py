@@ -1,0 +1,156 @@
+"""Records of runs: a folder per run, readable by people and programs, each file there whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import filelock
+import torch
+
+from mirrordescent.lab.files import write_text, written
+from mirrordescent.lab.runs import Run
+
+FORMAT = 1
+Row = dict[str, float | int | None]  # one evaluation; None where a figure does not apply
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on: somebody else has it, or its folder does not fit; the message says which and why."""
+
+
+@dataclass
+class Record:
+    """What is known of a run.
+
+    status: "running" (or killed), "interrupted", "done", or "failed"; reason: why it ended.
+    data: what the data were: name, digest, samples, test_samples, shape, classes, wrong (labels changed).
+    rows: one per evaluation, with the keys of `evaluation.COLUMNS`. Accuracies are fractions.
+    histograms: "weights", "z_right" and "z_wrong", each with "edges" and "counts"; empty before the end.
+    seconds: of training, over all goes.
+    """
+
+    folder: Path
+    run: Run
+    status: str = "running"
+    reason: str = ""
+    epochs: int = 0
+    parameters: int = 0
+    seconds: float = 0.0
+    data: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    histograms: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        """The run's."""
+        return self.run.id
+
+    @property
+    def final(self) -> Row:
+        """The last evaluation; empty before the first."""
+        return self.rows[-1] if self.rows else {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the rows before the last, as JSON takes it."""
+        return {
+            "format": FORMAT,
+            "id": self.id,
+            "run": self.run.to_dict(),
+            "status": self.status,
+            "reason": self.reason,
+            "epochs": self.epochs,
+            "parameters": self.parameters,
+            "seconds": round(self.seconds, 3),
+            "data": self.data,
+            "environment": self.environment,
+            "final": self.final,
+            "histograms": self.histograms,
+        }
+
+    def write(self) -> None:
+        """metrics.jsonl, then run.json: a reader never sees a run that is done without its metrics."""
+        lines = [json.dumps(row, allow_nan=False) for row in self.rows]
+        write_text(self.folder / "metrics.jsonl", "".join(line + "\n" for line in lines))
+        write_text(self.folder / "run.json", json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
+
+
+def read(folder: Path) -> Record:
+    """The record in a folder. Raises RunError, naming the file, where there is none or it is damaged."""
+    path = folder / "run.json"
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        metrics = folder / "metrics.jsonl"
+        lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+        names = {item.name for item in dataclasses.fields(Record)} - {"folder", "run", "rows"}
+        values = {name: held[name] for name in names if name in held}
+        return Record(folder, Run.from_dict(held["run"]), rows=[json.loads(line) for line in lines], **values)
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing: {folder} is not a run's folder") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} cannot be read: {error}; remove {folder} and train again") from None
+
+
+def read_all(root: Path) -> list[Record]:
+    """The records under a folder, one run's own folder included, in a fixed order. Raises RunError where there are none."""
+    if not root.is_dir():
+        raise RunError(f"{root} is not a folder; `rmd train` and `rmd sweep` write their runs under runs/")
+    found = [path.parent for path in sorted(root.rglob("run.json"))]
+    if not found:
+        raise RunError(f"{root} holds no runs; make some with `rmd train` or `rmd sweep`")
+    return sorted((read(folder) for folder in found), key=lambda record: order_of(record.run))
+
+
+def order_of(run: Run) -> tuple[Any, ...]:
+    """By data and corruption, then algorithm, then λ, then seed: the order in which tables list runs."""
+    place = ("sgd", "weight-decay", "smd", "rmd").index(run.algorithm)
+    return (run.data, run.corruption, place, run.reduction, run.potential, run.lam or 0.0, run.seed, run.id)
+
+
+@contextmanager
+def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Have a run's folder to oneself; the operating system lets go of it when the process ends, however it ends.
+
+    wait: wait for whoever has it. Raises RunError at once otherwise.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / "lock", timeout=-1 if wait else 0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise RunError(f"{folder} is being trained by another process; wait for it, or add --wait") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def save_checkpoint(folder: Path, state: Mapping[str, Any]) -> None:
+    """checkpoint.pt, whole or not at all."""
+    with written(folder / "checkpoint.pt") as file:
+        torch.save(dict(state), file)
+
+
+def load_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """What `save_checkpoint` wrote, on the CPU; None where there is nothing. Raises RunError if it is damaged."""
+    path = folder / "checkpoint.pt"
+    if not path.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file
+        line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunError(f"{path} cannot be read ({line}); remove {folder} and train again") from None
+    return state
+
+
+def finite(value: float) -> float | None:
+    """A figure as JSON takes it: what is not finite is None."""
+    return value if math.isfinite(value) else None

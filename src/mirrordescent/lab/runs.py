@@ -1,0 +1,214 @@
+"""A run is a value: everything that decides what a training run computes, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import mirrordescent as md
+from mirrordescent.inputs import check_rate
+from mirrordescent.lab.data import Data
+from mirrordescent.lab.names import nearest, unknown
+from mirrordescent.lab.noise import Noise
+
+Algorithm = Literal["sgd", "weight-decay", "smd", "rmd"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run. Two runs with the same contents have the same id, and end with the same metrics.
+
+    data: digits, mnist, fashion-mnist, cifar10, regression, or a path: a .csv, .tsv or .parquet table, an .npz file, a
+        folder of images with one sub-folder per class.
+    label: the label's column, for a table. test: the test set's path; None splits off `test_share` of the data.
+    corruption: the probability with which a training label is corrupted, in [0, 1].
+    noise: how: uniform (a draw from all classes, the paper's), symmetric (from the other classes), pair (the next
+        class), or file (labels from `noise_file`, one number per line).
+    model: linear, mlp, cnn, resnet18, or auto for what suits the data.
+    start: PyTorch's default initialisation, or near-zero, the paper's.
+    augment: random crops, or crops and flips, drawn anew at every visit; auto for what suits the data.
+    algorithm: sgd, weight-decay, smd or rmd.
+    lam: λ. For rmd (2 unless given; inf is SMD) in the paper's convention, for weight-decay λ·ΣL + ½‖w‖², that is
+        weight_decay = 1/(λ·n).
+    potential: ψ of smd and rmd: l2, l1, linf, q=3, entropy, hypentropy, "2 * l2", …
+    reduction: one z per sample, or Algorithm 2's batch. penalty: ℓ̂ of rmd: square, huber, logcosh.
+    lr, momentum, batch_size: as anywhere. A last batch that is not full is left out of the epoch.
+    epochs: at most so many.
+    stop: the paper's rules (sgd and smd when every label is fitted; rmd and weight-decay when the residual, or the
+        objective, has improved by less than 0.01 % over `patience` epochs), or never.
+    every: epochs between evaluations.
+    precision: of the forward pass; auto is bfloat16 autocast on a GPU and float32 on a CPU.
+    seed: of the start, the order, the augmentation and the corruption.
+
+    >>> from mirrordescent.lab.runs import Run
+    >>> Run(algorithm="sgd").id == Run(algorithm="sgd", seed=0).id
+    True
+    """
+
+    data: str = "digits"
+    label: str | None = None
+    test: str | None = None
+    test_share: float = 0.2
+    corruption: float = 0.0
+    noise: Literal["uniform", "symmetric", "pair", "file"] = "uniform"
+    noise_file: str | None = None
+    model: Literal["auto", "linear", "mlp", "cnn", "resnet18"] = "auto"
+    start: Literal["default", "near-zero"] = "default"
+    augment: Literal["auto", "none", "crop", "crop-flip"] = "auto"
+    algorithm: Algorithm = "rmd"
+    lam: float | None = None
+    potential: str = "l2"
+    reduction: Literal["sample", "batch"] = "sample"
+    penalty: Literal["square", "huber", "logcosh"] = "square"
+    lr: float = 0.1
+    momentum: float = 0.0
+    batch_size: int = 32
+    epochs: int = 100
+    stop: Literal["paper", "never"] = "paper"
+    patience: int = 500
+    every: int = 1
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.algorithm == "rmd" and self.lam is None:
+            object.__setattr__(self, "lam", 2.0)
+        for name, kind in get_type_hints(Run).items():  # 2 and 2.0 are one λ, and give one id
+            object.__setattr__(self, name, parsed(name, getattr(self, name), kind))
+        _check_numbers(self)
+        _check_nothing_inert(self)
+        md.potential(self.potential)  # a wrong spec is told here, with what is known
+        if self.algorithm == "rmd" and self.lam is not None:
+            check_rate(self.lr / self.lam, "lr/lam")
+
+    @property
+    def id(self) -> str:
+        """A hash of what differs from the defaults, so that a field added later leaves old ids alone."""
+        changed = {name: value for name, value in self.to_dict().items() if value != _DEFAULTS[name]}
+        return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def noise_of_labels(self) -> Noise:
+        """The corruption, as `noise.corrupt` takes it."""
+        if self.noise == "file":
+            return Noise("file", path=self.noise_file)
+        return Noise(self.noise, self.corruption, derived(self.seed, "noise")) if self.corruption else Noise()
+
+    @property
+    def title(self) -> str:
+        """For a person: "rmd sample, λ = 2"."""
+        words = [{"sgd": "SGD", "weight-decay": "weight decay", "smd": "SMD", "rmd": "RMD"}[self.algorithm]]
+        if self.algorithm == "rmd":
+            words.append(self.reduction)
+        if self.potential != "l2":
+            words.append(self.potential)
+        title = " ".join(words)
+        return title if self.lam is None else f"{title}, λ = {self.lam:g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it: infinity is the text "inf"."""
+        return {
+            field.name: "inf" if (value := getattr(self, field.name)) == math.inf else value
+            for field in dataclasses.fields(self)
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Run:
+        """A run from `to_dict()`, or from text as a person types it.
+
+        Raises ValueError for an unknown name (with the nearest), or a value that does not fit.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in values:
+            if name not in names:
+                raise unknown("setting", name, names)
+        return cls(**values)
+
+
+def parsed(name: str, value: Any, kind: Any) -> Any:
+    """A setting's value from JSON or from text. Raises ValueError, naming the setting, where it does not fit."""
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise _not_one_of(name, value, get_args(kind))
+        return value
+    options = get_args(kind) or (kind,)
+    if type(None) in options and value in (None, "none", ""):
+        return None
+    wanted = next(option for option in options if option is not type(None))
+    try:
+        if wanted is int and not isinstance(value, int):
+            number = float(value)
+            if not number.is_integer():
+                raise ValueError
+            return int(number)
+        return wanted(value)
+    except (TypeError, ValueError):
+        what = {int: "a whole number", float: "a number", str: "text"}[wanted]
+        raise ValueError(f"{name} must be {what}, got {value!r}") from None
+
+
+def derived(seed: int, *names: str | int) -> int:
+    """A seed of its own for each use, so that no two streams of random numbers are the same.
+
+    >>> derived(0, "order", 1) != derived(0, "order", 2) != derived(0, "noise")
+    True
+    """
+    text = "/".join(str(name) for name in (seed, *names))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+
+def settled(run: Run, data: Data) -> Run:
+    """The run with "auto" replaced by what it means for these data."""
+    model = data.model if run.model == "auto" else run.model
+    augment = data.augment if run.augment == "auto" else run.augment
+    return Run.from_dict({**run.to_dict(), "model": model, "augment": augment})
+
+
+def _not_one_of(name: str, value: object, choices: tuple[str, ...]) -> ValueError:
+    hint = nearest(value, choices) if isinstance(value, str) else ""
+    return ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}")
+
+
+def _check_numbers(run: Run) -> None:
+    rules: tuple[tuple[str, bool, str], ...] = (
+        ("test_share", 0 < run.test_share < 1, "in (0, 1)"),
+        ("corruption", 0 <= run.corruption <= 1, "in [0, 1]"),
+        ("lam", run.lam is None or run.lam > 0, "> 0 (or inf, for SMD)"),
+        ("lr", 0 < run.lr < math.inf, "> 0"),
+        ("momentum", 0 <= run.momentum < 1, "in [0, 1)"),
+        ("batch_size", run.batch_size >= 1, ">= 1"),
+        ("epochs", run.epochs >= 1, ">= 1"),
+        ("patience", run.patience >= 1, ">= 1"),
+        ("every", run.every >= 1, ">= 1"),
+        ("seed", run.seed >= 0, ">= 0"),
+    )
+    for name, holds, rule in rules:
+        if not holds:
+            raise ValueError(f"{name} must be {rule}, got {getattr(run, name)}")
+
+
+def _check_nothing_inert(run: Run) -> None:
+    """An argument that is accepted changes the result."""
+    if run.algorithm == "weight-decay" and run.lam is None:
+        raise ValueError("weight-decay needs lam: weight_decay = 1/(lam * number of training samples)")
+    if run.algorithm in ("sgd", "smd") and run.lam is not None:
+        raise ValueError(f"lam is for rmd and weight-decay, and does nothing in {run.algorithm}")
+    if run.algorithm in ("sgd", "weight-decay") and run.potential != "l2":
+        raise ValueError(f"potential is for smd and rmd, and does nothing in {run.algorithm}")
+    for name in ("reduction", "penalty"):
+        if run.algorithm != "rmd" and getattr(run, name) != _DEFAULTS[name]:
+            raise ValueError(f"{name} is for rmd, and does nothing in {run.algorithm}")
+    if (run.noise == "file") != (run.noise_file is not None):
+        raise ValueError(
+            f"noise_file goes with noise 'file', got noise {run.noise!r} and noise_file {run.noise_file!r}"
+        )
+    if run.noise == "file" and run.corruption:
+        raise ValueError("corruption does nothing with noise 'file': the file says every label")
+
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Run)}
