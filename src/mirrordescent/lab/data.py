@@ -17,7 +17,7 @@ class DataError(ValueError):
 class Data:
     """A training and a test set in memory; sample i of the training set is row i, now and on every machine.
 
-    inputs, test_inputs: (n, ...), float32, or uint8 pixels in [0, 255] (which `scaled` turns into float32).
+    inputs, test_inputs: (n, ...), float32, or uint8 pixels in [0, 255] (which `Scaling` turns into float32).
     targets, test_targets: (n,), int64 classes, or float32 values where `classes` is None (regression).
     classes: how many classes; None for regression. class_names: their names, in order.
     mean, std: per channel or feature, of the training inputs after pixels are divided by 255; None leaves them alone.
@@ -70,12 +70,17 @@ class Data:
         return total.hexdigest()[:16]
 
 
-def scaled(inputs: Tensor, data: Data) -> Tensor:  # (batch, ...)
+class Scaling:
     """What the network sees: pixels as float32 in [0, 1], centred and scaled where the data set says so."""
-    x = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
-    if data.mean is not None and data.std is not None:
-        shape = (-1, *[1] * (x.dim() - 2))  # channels, or features, come first
-        mean = torch.tensor(data.mean, dtype=x.dtype, device=x.device).reshape(shape)
-        std = torch.tensor(data.std, dtype=x.dtype, device=x.device).reshape(shape)
-        x = (x - mean) / std
-    return x
+
+    def __init__(self, data: Data, device: torch.device) -> None:
+        self.mean = self.std = None
+        if data.mean is not None and data.std is not None:
+            shape = (-1, *[1] * (len(data.shape) - 1))  # channels, or features, come first
+            self.mean = torch.tensor(data.mean, device=device).reshape(shape)
+            self.std = torch.tensor(data.std, device=device).reshape(shape)
+
+    def __call__(self, inputs: Tensor) -> Tensor:  # (batch, ...)
+        """The inputs, scaled."""
+        x = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
+        return x if self.mean is None or self.std is None else (x - self.mean) / self.std

@@ -99,7 +99,7 @@ def read(folder: Path) -> Record:
 
 
 def read_all(root: Path) -> list[Record]:
-    """The records under a folder, one run's own folder included, in a fixed order. Raises RunError where there are none."""
+    """The records under a folder, one run's own folder included, in a fixed order. Raises RunError if none."""
     if not root.is_dir():
         raise RunError(f"{root} is not a folder; `rmd train` and `rmd sweep` write their runs under runs/")
     found = [path.parent for path in sorted(root.rglob("run.json"))]

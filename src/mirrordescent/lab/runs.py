@@ -23,57 +23,61 @@ Algorithm = Literal["sgd", "weight-decay", "smd", "rmd"]
 class Run:
     """One training run. Two runs with the same contents have the same id, and end with the same metrics.
 
-    data: digits, mnist, fashion-mnist, cifar10, regression, or a path: a .csv, .tsv or .parquet table, an .npz file, a
-        folder of images with one sub-folder per class.
-    label: the label's column, for a table. test: the test set's path; None splits off `test_share` of the data.
-    corruption: the probability with which a training label is corrupted, in [0, 1].
-    noise: how: uniform (a draw from all classes, the paper's), symmetric (from the other classes), pair (the next
-        class), or file (labels from `noise_file`, one number per line).
-    model: linear, mlp, cnn, resnet18, or auto for what suits the data.
-    start: PyTorch's default initialisation, or near-zero, the paper's.
-    augment: random crops, or crops and flips, drawn anew at every visit; auto for what suits the data.
-    algorithm: sgd, weight-decay, smd or rmd.
-    lam: λ. For rmd (2 unless given; inf is SMD) in the paper's convention, for weight-decay λ·ΣL + ½‖w‖², that is
-        weight_decay = 1/(λ·n).
-    potential: ψ of smd and rmd: l2, l1, linf, q=3, entropy, hypentropy, "2 * l2", …
-    reduction: one z per sample, or Algorithm 2's batch. penalty: ℓ̂ of rmd: square, huber, logcosh.
-    lr, momentum, batch_size: as anywhere. A last batch that is not full is left out of the epoch.
-    epochs: at most so many.
-    stop: the paper's rules (sgd and smd when every label is fitted; rmd and weight-decay when the residual, or the
-        objective, has improved by less than 0.01 % over `patience` epochs), or never.
-    every: epochs between evaluations.
-    precision: of the forward pass; auto is bfloat16 autocast on a GPU and float32 on a CPU.
-    seed: of the start, the order, the augmentation and the corruption.
-
     >>> from mirrordescent.lab.runs import Run
     >>> Run(algorithm="sgd").id == Run(algorithm="sgd", seed=0).id
     True
     """
 
     data: str = "digits"
+    """digits, mnist, fashion-mnist, cifar10, regression, or a path: a .csv, .tsv or .parquet table, an .npz file, a
+    folder of images with one sub-folder per class"""
     label: str | None = None
+    """the label's column, for a table"""
     test: str | None = None
+    """path of the test set; without it a share of the data is split off"""
     test_share: float = 0.2
+    """the share to split off"""
     corruption: float = 0.0
+    """probability with which a training label is corrupted"""
     noise: Literal["uniform", "symmetric", "pair", "file"] = "uniform"
+    """how: a draw from all classes (the paper's), from the other classes, the next class, or from a file"""
     noise_file: str | None = None
+    """labels for noise "file", one number per line"""
     model: Literal["auto", "linear", "mlp", "cnn", "resnet18"] = "auto"
+    """the network; auto is what suits the data"""
     start: Literal["default", "near-zero"] = "default"
+    """PyTorch's initialisation, or the paper's"""
     augment: Literal["auto", "none", "crop", "crop-flip"] = "auto"
+    """random crops and flips, drawn anew at every visit; auto is what suits the data"""
     algorithm: Algorithm = "rmd"
+    """stochastic gradient or mirror descent, weight decay, or regularizer mirror descent"""
     lam: float | None = None
+    """λ of rmd (2 unless given, inf is SMD) and of weight-decay (λ·ΣL + ½‖w‖², that is weight_decay = 1/(λ·n))"""
     potential: str = "l2"
+    """ψ of smd and rmd: l2, l1, linf, q=3, entropy, hypentropy, "2 * l2", ..."""
     reduction: Literal["sample", "batch"] = "sample"
+    """rmd: one coefficient per sample, or one per batch (the paper's Algorithm 2)"""
     penalty: Literal["square", "huber", "logcosh"] = "square"
+    """rmd: what enforces the constraints"""
     lr: float = 0.1
+    """step size η"""
     momentum: float = 0.0
+    """of the heavy ball"""
     batch_size: int = 32
+    """samples per step; a last batch that is not full is left out of the epoch"""
     epochs: int = 100
+    """at most so many"""
     stop: Literal["paper", "never"] = "paper"
+    """the paper's rules (sgd and smd: every label is fitted; rmd and weight-decay: the residual, or the objective, has
+    improved by less than 0.01 % over `patience` epochs), or never"""
     patience: int = 500
+    """epochs without improvement before the paper's rule stops"""
     every: int = 1
+    """epochs between evaluations"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """of the forward pass; auto is bfloat16 on a GPU, float32 on a CPU"""
     seed: int = 0
+    """of the start, the order, the augmentation and the corruption"""
 
     def __post_init__(self) -> None:
         if self.algorithm == "rmd" and self.lam is None:
@@ -141,6 +145,8 @@ def parsed(name: str, value: Any, kind: Any) -> Any:
         return None
     wanted = next(option for option in options if option is not type(None))
     try:
+        if isinstance(value, bool) or (wanted is str and not isinstance(value, str)):
+            raise ValueError
         if wanted is int and not isinstance(value, int):
             number = float(value)
             if not number.is_integer():

@@ -1,0 +1,147 @@
+"""A run on a device: data, network, optimizer and one training step, the same for a plain loop and a captured one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import mirrordescent as md
+from mirrordescent.lab.data import Data, Scaling
+from mirrordescent.lab.models import build
+from mirrordescent.lab.noise import Corrupted, corrupt
+from mirrordescent.lab.place import Place
+from mirrordescent.lab.runs import Run, derived
+from mirrordescent.lab.visits import Visits, cropped, padded, visits
+
+
+class Job:
+    """Everything that a run needs on its device.
+
+    sums: over the current epoch's steps, on the device: the losses, and the predictions that met the given label.
+    """
+
+    def __init__(self, run: Run, data: Data, place: Place) -> None:
+        self.run, self.data, self.place, self.device = run, data, place, place.resolved
+        self.batch = min(run.batch_size, len(data))
+        corrupted = given_labels(run, data)
+        self.targets, self.changed = corrupted.labels.to(self.device), corrupted.changed.to(self.device)
+        self.inputs = data.inputs.to(self.device)
+        self.scaled = Scaling(data, self.device)
+        self.crops = run.augment != "none"
+        if self.crops and self.inputs.dim() != 4:
+            raise ValueError(
+                f"augment {run.augment!r} is for images, but samples of {data.name} have shape {data.shape}"
+            )
+        self.pictures = padded(self.inputs) if self.crops else self.inputs
+        self.test_inputs, self.test_targets = data.test_inputs.to(self.device), data.test_targets.to(self.device)
+        self.model = self.new_model()
+        self.start = [w.detach().clone() for w in self.model.parameters()]
+        self.optimizer = optimizer_for(run, self.model, len(data))
+        self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self.visits: Visits | None = None
+
+    def new_model(self) -> nn.Module:
+        """The network at its start."""
+        outputs = 1 if self.data.classes is None else self.data.classes
+        seed = derived(self.run.seed, "start")
+        model = build(self.run.model, self.data.shape, outputs, start=self.run.start, seed=seed).to(self.device)
+        if self.device.type == "cuda" and len(self.data.shape) == 3:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
+
+    @property
+    def potential(self) -> md.Potential:
+        """ψ; ½‖w‖² for SGD and weight decay."""
+        return md.potential(self.run.potential)
+
+    @property
+    def steps(self) -> int:
+        """How many steps an epoch has."""
+        return len(self.data) // self.batch
+
+    def begin(self, epoch: int) -> None:
+        """Draw the epoch's visits."""
+        self.visits = visits(len(self.data), self.batch, self.run.seed, epoch, self.run.augment).to(self.device)
+
+    def step(self, k: int) -> None:
+        """Step k of the epoch that `begin` began."""
+        assert self.visits is not None
+        plan = self.visits
+        self.descend(plan.index[k], plan.top[k], plan.left[k], plan.flip[k])
+
+    def descend(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> None:
+        """One training step on the samples `index`; the host waits for nothing."""
+        x = cropped(self.pictures, index, top, left, flip) if self.crops else self.pictures[index]
+        y = self.targets[index]
+        with self.place.autocast(self.run):
+            outputs = self.model(self.scaled(x))
+        losses, root = per_sample(outputs, y, self.data.classes)
+        if isinstance(self.optimizer, md.RMD):
+            loss = self.optimizer.loss(losses, index, root=root if self.run.reduction == "sample" else None)
+        else:
+            loss = losses.mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        with torch.no_grad():
+            self.sums[0] += losses.detach().sum()
+            if self.data.classes is not None:
+                self.sums[1] += (outputs.argmax(1) == y).sum()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run needs in order to go on."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sums": self.sums,
+            "given": self.targets,
+            "changed": self.changed,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.sums.copy_(state["sums"])
+
+
+def given_labels(run: Run, data: Data) -> Corrupted:
+    """The targets that training sees, and which of them are wrong."""
+    if data.classes is not None:
+        return corrupt(data.targets, data.classes, run.noise_of_labels)
+    if run.noise_of_labels.kind != "none":
+        raise ValueError(f"corruption is for classes, but {data.name} is a regression")
+    return Corrupted(data.targets, torch.zeros(len(data), dtype=torch.bool))
+
+
+def per_sample(outputs: Tensor, targets: Tensor, classes: int | None) -> tuple[Tensor, Tensor | None]:
+    """The losses (batch,), and for a regression the signed residuals of which they are half the squares."""
+    if classes is not None:
+        return F.cross_entropy(outputs.float(), targets, reduction="none"), None
+    root = outputs.float()[:, 0] - targets
+    return root**2 / 2, root
+
+
+def optimizer_for(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
+    """The run's algorithm over n training samples."""
+    weights = model.parameters()
+    if run.algorithm == "sgd":
+        return torch.optim.SGD(weights, lr=run.lr, momentum=run.momentum)
+    if run.algorithm == "smd":
+        return md.SMD(weights, lr=run.lr, potential=run.potential, momentum=run.momentum)
+    assert run.lam is not None
+    if run.algorithm == "weight-decay":  # λ·ΣL + ½‖w‖² has the minimiser of the mean loss + ‖w‖²/(2·λ·n)
+        return torch.optim.SGD(weights, lr=run.lr, momentum=run.momentum, weight_decay=1 / (run.lam * n))
+    return md.RMD(
+        weights,
+        lr=run.lr,
+        lam=run.lam,
+        num_samples=n,
+        potential=run.potential,
+        reduction=run.reduction,
+        penalty=run.penalty,
+        momentum=run.momentum,
+    )

@@ -1,0 +1,91 @@
+"""Where a run is computed: the device, the threads, the precision. It is not part of what the run is."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from mirrordescent import __version__
+from mirrordescent.lab.runs import Run
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device and how it is used."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1, ...; auto is a GPU where there is one"""
+    threads: int | None = None
+    """of the CPU; PyTorch's number unless given. Sums are taken in another order with another number, so runs are equal
+    to the last bit for the same number only"""
+    deterministic: bool = False
+    """on a GPU, only kernels that repeat themselves to the last bit (slower)"""
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be >= 1, got {self.threads}")
+        try:
+            device = self.resolved
+        except RuntimeError:
+            raise ValueError(f"device must be auto, cpu, cuda, cuda:1, …, got {self.device!r}") from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device {self.device!r} was asked for, but PyTorch finds no GPU; use --device cpu")
+        if device.type not in ("cpu", "cuda"):
+            raise ValueError(f"device must be auto, cpu or cuda, got {self.device!r}")
+
+    @property
+    def resolved(self) -> torch.device:
+        """The device itself."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self.device)
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Use the place as it says; everything is as before when the block ends."""
+        threads, cudnn = torch.get_num_threads(), torch.backends.cudnn.deterministic
+        everything = torch.are_deterministic_algorithms_enabled()
+        try:
+            if self.threads is not None:
+                torch.set_num_threads(self.threads)
+            if self.deterministic:
+                torch.backends.cudnn.deterministic = True
+                torch.use_deterministic_algorithms(True)
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.backends.cudnn.deterministic = cudnn
+            torch.use_deterministic_algorithms(everything)
+
+    def autocast(self, run: Run) -> AbstractContextManager[Any]:
+        """bfloat16 where the run wants it and the place has it."""
+        if precision(run, self.resolved) == "bfloat16":
+            return torch.autocast(self.resolved.type, dtype=torch.bfloat16)
+        return nullcontext()
+
+    def described(self, run: Run) -> dict[str, Any]:
+        """For the record: what the run was computed with."""
+        device = self.resolved
+        return {
+            "mirrordescent": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "threads": self.threads or torch.get_num_threads(),
+            "precision": precision(run, device),
+            "deterministic": self.deterministic or device.type == "cpu",
+        }
+
+
+def precision(run: Run, device: torch.device) -> Literal["float32", "bfloat16"]:
+    """Of the forward pass. Raises ValueError for bfloat16 on a CPU, where convolutions may not have it."""
+    if run.precision == "auto":
+        return "bfloat16" if device.type == "cuda" else "float32"
+    if run.precision == "bfloat16" and device.type != "cuda":
+        raise ValueError("precision 'bfloat16' needs a GPU; use --precision float32")
+    return run.precision

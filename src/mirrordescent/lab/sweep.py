@@ -1,0 +1,233 @@
+"""Many runs: a grid of settings, several at once on the CPU's cores, each in a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from mirrordescent.lab.data import Data
+from mirrordescent.lab.datasets import Source, load
+from mirrordescent.lab.names import unknown
+from mirrordescent.lab.place import Place
+from mirrordescent.lab.records import Record, RunError, order_of, read
+from mirrordescent.lab.runs import Run, settled
+from mirrordescent.lab.train import Keeping, Progress, found, source_of, train
+
+# which settings an algorithm does not have; a grid leaves them out there
+_WITHOUT: dict[str, tuple[str, ...]] = {
+    "sgd": ("lam", "potential", "reduction", "penalty"),
+    "smd": ("lam", "reduction", "penalty"),
+    "weight-decay": ("potential", "reduction", "penalty"),
+    "rmd": (),
+}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a run of a sweep ended: status "done", "interrupted" or "failed"; error: why it failed."""
+
+    run: Run
+    status: str
+    error: str = ""
+
+
+def grid(base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Run]:
+    """Every combination of the axes' values over the base settings; what an algorithm does not have is left out.
+
+    >>> runs = grid({"corruption": 0.4}, {"algorithm": ["sgd", "rmd"], "lam": ["1", "2"], "seed": [0, 1]})
+    >>> [(run.algorithm, run.lam, run.seed) for run in runs]
+    [('sgd', None, 0), ('sgd', None, 1), ('rmd', 1.0, 0), ('rmd', 1.0, 1), ('rmd', 2.0, 0), ('rmd', 2.0, 1)]
+
+    Raises ValueError for a setting or a value that does not exist.
+    """
+    known = Run().to_dict()
+    for name in axes:
+        if name not in known:
+            raise unknown("setting", name, known)
+    runs: dict[str, Run] = {}
+    for values in itertools.product(*axes.values()):
+        settings = {**base, **dict(zip(axes, values, strict=True))}
+        without = _WITHOUT.get(settings.get("algorithm", "rmd"), ())
+        run = Run.from_dict({name: value for name, value in settings.items() if name not in without})
+        runs.setdefault(run.id, run)
+    return sorted(runs.values(), key=order_of)
+
+
+def parse_axis(text: str) -> tuple[str, list[str]]:
+    """Take "lam=1,2,4" as a name and its values. Raises ValueError where it is not of that form."""
+    name, equals, values = text.partition("=")
+    found_values = [value.strip() for value in values.split(",") if value.strip()]
+    if not equals or not name.strip() or not found_values:
+        raise ValueError(f"a grid is NAME=VALUE,VALUE,… (lam=1,2,4), got {text!r}")
+    return name.strip().replace("-", "_"), found_values
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def sweep(
+    runs: Iterable[Run],
+    keeping: Keeping | None = None,
+    place: Place | None = None,
+    *,
+    jobs: int | None = None,
+    watch: Callable[[Progress | Finished], None] | None = None,
+) -> tuple[list[Record], list[Finished]]:
+    """Train runs, several at once; returns the records of those that are done, in order, and those that failed.
+
+    jobs: how many at once; None for one per core, or one on a GPU. Each gets its share of the cores unless `place`
+    says how many threads. What is done already is only read. A run that fails, or whose process is killed, is reported
+    and the others go on. Ctrl-C writes a checkpoint of each and raises KeyboardInterrupt.
+    Raises DataError or ValueError before anything starts where data or settings do not go together.
+    """
+    keeping, place = keeping or Keeping(), place or Place()
+    hear = watch or (lambda _: None)
+    todo, done = _split(runs, keeping, hear)
+    if jobs is None:
+        jobs = 1 if place.resolved.type == "cuda" else cores()
+    if jobs < 1:
+        raise ValueError(f"jobs must be >= 1, got {jobs}")
+    jobs = min(jobs, len(todo))
+    place = replace(place, threads=place.threads or max(1, cores() // max(jobs, 1)))
+    ended = _one_by_one(todo, keeping, place, hear) if jobs <= 1 else _together(todo, keeping, place, jobs, hear)
+    done += [read(keeping.root / end.run.id) for end in ended if end.status == "done"]
+    return sorted(done, key=lambda record: order_of(record.run)), [end for end in ended if end.status != "done"]
+
+
+def _split(runs: Iterable[Run], keeping: Keeping, hear: Callable[[Finished], None]) -> tuple[list[Run], list[Record]]:
+    """What is to do, and what is done. The data are loaded here once, so that what is wrong with them is told once."""
+    sets: dict[Source, Data] = {}
+    todo: dict[str, Run] = {}
+    done: list[Record] = []
+    for run in runs:
+        source = source_of(run)
+        if source not in sets:
+            sets[source] = load(source, keeping.data_root)
+        run = settled(run, sets[source])
+        record = found(keeping.root / run.id, run, sets[source])
+        if record is not None and record.status == "done":
+            done.append(record)
+            hear(Finished(run, "done"))
+        else:
+            todo[run.id] = run
+    return list(todo.values()), done
+
+
+def _one_by_one(runs: list[Run], keeping: Keeping, place: Place, hear: Callable[[Any], None]) -> list[Finished]:
+    ended = []
+    cache: dict[Source, Data] = {}
+    for run in runs:
+        ended.append(_train_one(run, keeping, place, cache, hear))
+        hear(ended[-1])
+    return ended
+
+
+def _train_one(
+    run: Run, keeping: Keeping, place: Place, cache: dict[Source, Data], hear: Callable[[Any], None]
+) -> Finished:
+    source = source_of(run)
+    try:
+        if source not in cache:
+            cache.clear()  # one at a time in memory
+            cache[source] = load(source, keeping.data_root)
+        return Finished(run, train(run, keeping, place, data=cache[source], watch=hear).status)
+    except (ValueError, RunError, OSError, RuntimeError) as error:
+        return Finished(run, "failed", f"{error}".splitlines()[0] if f"{error}" else type(error).__name__)
+
+
+class _Worker:
+    """A process that trains one run after another, and the end of the pipe to it."""
+
+    def __init__(self, keeping: Keeping, place: Place) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_work, args=(other, keeping, place), daemon=True)
+        with _deaf_to_ctrl_c():  # the child is born deaf, until its training listens: no tracebacks on the terminal
+            self.process.start()
+        other.close()  # so that the child's end is the only one, and its death is the end of the pipe
+        self.run: Run | None = None
+
+    def give(self, run: Run | None) -> None:
+        """A run to train; None to leave."""
+        self.run = run
+        self.pipe.send(run)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _work(pipe: Connection, keeping: Keeping, place: Place) -> None:
+    """A worker's life: train what comes, tell what happens, leave on None, on Ctrl-C, or with the parent."""
+    cache: dict[Source, Data] = {}
+    try:
+        while (run := pipe.recv()) is not None:
+            pipe.send(_train_one(run, keeping, place, cache, pipe.send))
+    except KeyboardInterrupt:
+        pipe.send(Finished(run, "interrupted"))
+    except (EOFError, BrokenPipeError):  # the parent is gone; the last checkpoint is there
+        pass
+
+
+def _together(
+    runs: list[Run], keeping: Keeping, place: Place, jobs: int, hear: Callable[[Any], None]
+) -> list[Finished]:
+    waiting, ended = deque(runs), list[Finished]()
+    workers = [_Worker(keeping, place) for _ in range(jobs)]
+    try:
+        for worker in workers:
+            worker.give(waiting.popleft())
+        while busy := {worker.pipe: worker for worker in workers if worker.run is not None}:
+            for pipe in wait(list(busy)):
+                assert isinstance(pipe, Connection)
+                worker = busy[pipe]
+                message = _heard(worker)
+                hear(message)
+                if not isinstance(message, Finished):
+                    continue
+                ended.append(message)
+                if message.status == "interrupted":
+                    raise KeyboardInterrupt
+                if not worker.process.is_alive() and waiting:
+                    workers.remove(worker)
+                    worker = _Worker(keeping, place)
+                    workers.append(worker)
+                if worker.process.is_alive():
+                    worker.give(waiting.popleft() if waiting else None)
+                else:
+                    worker.run = None
+    finally:
+        for worker in workers:
+            if worker.run is not None:
+                worker.process.terminate()  # its training writes a checkpoint first
+        for worker in workers:
+            worker.process.join()
+    return ended
+
+
+def _heard(worker: _Worker) -> Progress | Finished:
+    """What a worker says; its death is said for it."""
+    assert worker.run is not None
+    try:
+        message: Progress | Finished = worker.pipe.recv()
+    except (EOFError, ConnectionResetError):
+        worker.process.join()
+        how = f"its process ended with code {worker.process.exitcode}; sweep again to go on with it"
+        return Finished(worker.run, "failed", how)
+    return message

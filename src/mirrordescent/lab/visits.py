@@ -1,0 +1,74 @@
+"""What an epoch visits, and how: the order, and the crop and flip of every visit, drawn before it begins.
+
+Everything is drawn on the CPU from the seed and the epoch's number alone. So a run that comes back in the middle of an
+epoch sees what it would have seen, a GPU sees what a CPU sees, and a captured step draws nothing itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mirrordescent.lab.runs import derived
+
+PADDING = 2  # pixels on each side, from which a crop of the original size is taken
+
+
+@dataclass(frozen=True)
+class Visits:
+    """One epoch's batches: row k belongs to step k."""
+
+    index: Tensor  # (steps, batch), which samples
+    top: Tensor  # (steps, batch), where the crop begins, 0 to 2·PADDING
+    left: Tensor  # (steps, batch)
+    flip: Tensor  # (steps, batch), bool
+
+    def __len__(self) -> int:
+        """How many steps."""
+        return len(self.index)
+
+    def to(self, device: torch.device) -> Visits:
+        """The same on a device."""
+        return Visits(self.index.to(device), self.top.to(device), self.left.to(device), self.flip.to(device))
+
+
+def visits(n: int, batch: int, seed: int, epoch: int, augment: str = "none") -> Visits:
+    """The batches of an epoch over n samples; what does not fill a batch is left out, another part of it every time.
+
+    >>> plan = visits(10, 4, seed=0, epoch=1)
+    >>> plan.index.shape, len(plan.index.unique())
+    (torch.Size([2, 4]), 8)
+    """
+    generator = torch.Generator().manual_seed(derived(seed, "epoch", epoch))
+    steps = n // batch
+    index = torch.randperm(n, generator=generator)[: steps * batch].reshape(steps, batch)
+    middle = torch.full((steps, batch), PADDING)
+    top, left, flip = middle, middle, torch.zeros(steps, batch, dtype=torch.bool)
+    if augment in ("crop", "crop-flip"):
+        top = torch.randint(2 * PADDING + 1, (steps, batch), generator=generator)
+        left = torch.randint(2 * PADDING + 1, (steps, batch), generator=generator)
+    if augment == "crop-flip":
+        flip = torch.rand(steps, batch, generator=generator) < 0.5
+    return Visits(index, top, left, flip)
+
+
+def padded(images: Tensor) -> Tensor:  # (n, channels, height, width)
+    """Images with black around them, for `cropped` to take crops from."""
+    return F.pad(images, (PADDING,) * 4)
+
+
+def cropped(images: Tensor, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
+    """The images `index` of a padded set, cropped to the original size and flipped, in one gather.
+
+    images: (n, channels, height + 2·PADDING, width + 2·PADDING). Returns (batch, channels, height, width), channels
+    last in memory, as convolutions on a GPU like them.
+    """
+    height, width = (side - 2 * PADDING for side in images.shape[2:])
+    rows = top[:, None] + torch.arange(height, device=images.device)  # (batch, height)
+    across = torch.arange(width, device=images.device)
+    columns = left[:, None] + torch.where(flip[:, None], width - 1 - across, across)  # (batch, width)
+    batch = images[index[:, None, None], :, rows[:, :, None], columns[:, None, :]]  # (batch, height, width, channels)
+    return batch.permute(0, 3, 1, 2)
