@@ -26,21 +26,47 @@ ORDER = [
     "auxiliary",
 ]
 ORDER += ["stopping", "indexed", "pending", "rmd"]
-CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__")
+CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "cli"))
+# data → run → place → job → record → report → command
+LAB = ["files", "names", "models", "noise", "data", "runs", "records", "visits", "place", "job", "evaluation", "train"]
+LAB += ["sweep", "report", "demo", "display", "usage"]
 
 
-def imported(path: Path) -> set[str]:
-    """The package's own modules that a file imports when it is loaded (not inside functions, not for types alone)."""
+def imported(path: Path, package: str = "mirrordescent") -> set[str]:
+    """A package's own modules that a file imports when it is loaded (not inside functions, not for types alone)."""
     names: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mirrordescent"):
-            parts = node.module.split(".")[1:]
+        if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith(f"{package}."):
+            parts = node.module.removeprefix(package).split(".")[1:]
             names.update([parts[0]] if parts else [alias.name for alias in node.names])
     return names
 
 
 def test_every_module_has_its_place() -> None:
     assert sorted(ORDER) == CORE
+    assert sorted(LAB) == sorted(path.stem for path in (SOURCE / "lab").iterdir() if path.stem.strip("_") in LAB)
+    assert {path.stem for path in (SOURCE / "lab").glob("*.py")} <= {*LAB, "__init__"}
+
+
+@pytest.mark.parametrize("module", LAB)
+def test_the_lab_imports_from_above_only(module: str) -> None:
+    path = SOURCE / "lab" / module
+    for file in path.glob("*.py") if path.is_dir() else [path.with_suffix(".py")]:
+        for name in imported(file, "mirrordescent.lab"):
+            if name != module:
+                assert LAB.index(name) < LAB.index(module), f"{file.name} imports {name}"
+
+
+def test_training_needs_neither_the_commands_nor_the_reports_libraries() -> None:
+    """So that a bare machine with torch and NumPy trains."""
+    banned = ("tyro", "rich", "matplotlib", "sklearn", "pyarrow", "PIL", "tensorboard")
+    code = f"""
+import sys
+import mirrordescent.lab.sweep
+print([name for name in sys.modules if name.split('.')[0] in {banned}])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("module", ORDER)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -19,9 +23,13 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Table
 
 from mirrordescent.lab import train
-from mirrordescent.lab.records import Row
+from mirrordescent.lab.data import official
+from mirrordescent.lab.records import Record, Row
+from mirrordescent.lab.report.table import NOTHING, tasks
+from mirrordescent.lab.report.table import columns as columns_of
 from mirrordescent.lab.sweep import Finished
 
 EVERY = 10.0  # seconds between lines where there is no terminal to draw on
@@ -90,7 +98,8 @@ class Watching:
         self.bars.update(self.tasks[key], completed=round(where, 2), standing=standing(event.row))
         if not self.console.is_terminal and time.monotonic() - self.said > EVERY:
             self.said = time.monotonic()
-            self.console.print(f"{event.run.title}: epoch {where:.1f} of {event.run.epochs}, {standing(event.row)}")
+            words = [f"epoch {where:.1f} of {event.run.epochs}", standing(event.row)]
+            self.console.print(f"{event.run.title}: {', '.join(word for word in words if word)}", highlight=False)
 
     def _finish(self, event: Finished) -> None:
         self.ended += 1
@@ -106,9 +115,9 @@ class Watching:
 
 
 @contextmanager
-def transfer(console: Console) -> Iterator[Progress]:
-    """Bars for bytes: downloads and checks."""
-    with Progress(
+def transfers(console: Console) -> Iterator[Callable[[official.Progress], None]]:
+    """Bars for bytes, one per file that is downloaded, written or checked; lines for everything else."""
+    bars = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         DownloadColumn(),
@@ -117,5 +126,67 @@ def transfer(console: Console) -> Iterator[Progress]:
         console=console,
         transient=True,
         disable=not console.is_terminal,
-    ) as bars:
-        yield bars
+    )
+    tasks: dict[tuple[str, str], TaskID] = {}
+
+    def watch(event: official.Progress) -> None:
+        if not event.total:
+            console.print(f"{event.action} {event.file} {event.detail}".strip(), markup=False, highlight=False)
+            return
+        key = (event.action, event.file)
+        if key not in tasks:
+            tasks[key] = bars.add_task(f"{event.action} {event.file}", total=event.total)
+        bars.update(tasks[key], completed=event.done)
+
+    with bars:
+        yield watch
+
+
+def show_table(records: Sequence[Record]) -> None:
+    """The runs on the standard output, one line per setting, task after task."""
+    console = Console()
+    for task in tasks(records):
+        shown = Table(title=escape(task.title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+        columns = columns_of(task.lines)
+        for column in columns:
+            shown.add_column(
+                column.heading.replace("accuracy (%)", "%").replace("(%)", "%"),
+                justify="right" if column.number else "left",
+            )
+        for line in task.lines:
+            style = "bold green" if line.best else None
+            shown.add_row(*[escape(column.cell(line)) for column in columns], style=style)
+        console.print(shown)
+
+
+def show_data(root: Path | None, *, json: bool) -> None:
+    """The known data sets on the standard output."""
+    listed = official.available(root)
+    if json:
+        rows = [{**dataclasses.asdict(item), "folder": str(item.folder)} for item in listed]
+        print_json(rows)
+        return
+    shown = Table(box=SIMPLE_HEAD)
+    for heading in ("name", "state", "training", "test", "classes", "where, or how to get it"):
+        shown.add_column(heading, justify="right" if heading in ("training", "test", "classes") else "left")
+    shown.add_row("digits", "built in", "1,200", "597", "10", "scikit-learn's")
+    shown.add_row("regression", "built in", "100", "100", NOTHING, "made from a seed")
+    for item in listed:
+        where = str(item.folder) if item.state == "present" else official.command(item.name, root)
+        where = f"{item.detail}; {where}" if item.detail else where
+        counts = [f"{count:,}" for count in (item.train, item.test, item.classes)]
+        shown.add_row(item.name, item.state, *counts, escape(where))
+    Console().print(shown)
+    Console().print("Your own: the path of a .csv, .tsv, .parquet or .npz file, or of a folder of images.")
+
+
+def show_states(states: Sequence[official.State]) -> None:
+    """A data set's files on the standard output."""
+    for state in states:
+        line = f"{state.state:<8} {state.file}" + (f": {state.detail}" if state.detail else "")
+        Console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    """For machines."""
+    Console().print_json(data=value)

@@ -1,9 +1,9 @@
-"""Errors that name the nearest valid thing."""
+"""Words for messages: the nearest valid name, and lists that do not get long."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -20,3 +20,13 @@ def unknown(what: str, word: str, known: Iterable[str]) -> ValueError:
     """
     known = list(known)
     return ValueError(f"unknown {what} {word!r}{nearest(word, known)}; known: {', '.join(known)}")
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Some of the names, and how many more there are.
+
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

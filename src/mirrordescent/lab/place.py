@@ -21,8 +21,7 @@ class Place:
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto is a GPU where there is one"""
     threads: int | None = None
-    """of the CPU; PyTorch's number unless given. Sums are taken in another order with another number, so runs are equal
-    to the last bit for the same number only"""
+    """of the CPU, PyTorch's number unless given; runs are equal to the last bit for the same number only"""
     deterministic: bool = False
     """on a GPU, only kernels that repeat themselves to the last bit (slower)"""
 

@@ -68,7 +68,7 @@ class Record:
             "reason": self.reason,
             "epochs": self.epochs,
             "parameters": self.parameters,
-            "seconds": round(self.seconds, 3),
+            "seconds": self.seconds,
             "data": self.data,
             "environment": self.environment,
             "final": self.final,

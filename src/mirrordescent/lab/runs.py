@@ -21,16 +21,10 @@ Algorithm = Literal["sgd", "weight-decay", "smd", "rmd"]
 
 @dataclass(frozen=True)
 class Run:
-    """One training run. Two runs with the same contents have the same id, and end with the same metrics.
-
-    >>> from mirrordescent.lab.runs import Run
-    >>> Run(algorithm="sgd").id == Run(algorithm="sgd", seed=0).id
-    True
-    """
+    """One training run. Two runs with the same contents have the same id, and end with the same metrics."""
 
     data: str = "digits"
-    """digits, mnist, fashion-mnist, cifar10, regression, or a path: a .csv, .tsv or .parquet table, an .npz file, a
-    folder of images with one sub-folder per class"""
+    """a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images"""
     label: str | None = None
     """the label's column, for a table"""
     test: str | None = None
@@ -68,10 +62,9 @@ class Run:
     epochs: int = 100
     """at most so many"""
     stop: Literal["paper", "never"] = "paper"
-    """the paper's rules (sgd and smd: every label is fitted; rmd and weight-decay: the residual, or the objective, has
-    improved by less than 0.01 % over `patience` epochs), or never"""
+    """by the paper's rules (see --patience; sgd and smd when every label is fitted), or never before the last epoch"""
     patience: int = 500
-    """epochs without improvement before the paper's rule stops"""
+    """rmd and weight-decay stop when the residual, or the objective, improved by less than 0.01 % in so many epochs"""
     every: int = 1
     """epochs between evaluations"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -92,7 +85,11 @@ class Run:
 
     @property
     def id(self) -> str:
-        """A hash of what differs from the defaults, so that a field added later leaves old ids alone."""
+        """A hash of what differs from the defaults, so that a field added later leaves old ids alone.
+
+        >>> Run(algorithm="sgd").id == Run(algorithm="sgd", seed=0).id
+        True
+        """
         changed = {name: value for name, value in self.to_dict().items() if value != _DEFAULTS[name]}
         return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
 

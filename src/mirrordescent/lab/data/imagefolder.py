@@ -1,0 +1,230 @@
+"""Images of one's own: a folder with one sub-folder per class."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mirrordescent.lab.data.arrays import channel_statistics
+from mirrordescent.lab.data.base import Data, DataError
+from mirrordescent.lab.data.labels import class_numbers
+from mirrordescent.lab.data.split import split
+from mirrordescent.lab.names import listed
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+JUNK = ("thumbs.db", "desktop.ini", "__macosx")
+TESTS = ("test", "val", "valid", "validation")  # the first that is there is the test set
+SMALLEST, LARGEST = 8, 64  # sides of the images that training sees
+MOST_PIXELS = 50_000_000  # of one file; more is a mistake, or an attack on the memory
+GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "I;16N")
+
+
+@dataclass(frozen=True)
+class PreparedFolder:
+    """Data, and the way back from them: training sample i is `files[i]`."""
+
+    data: Data
+    files: tuple[Path, ...]
+
+
+def prepare_folder(
+    path: Path,
+    test: Path | None = None,
+    test_share: float = 0.2,
+    split_seed: int = 0,
+    size: int | None = None,
+) -> PreparedFolder:
+    """A folder of images as data: square uint8 pixels, grey if every file is, else RGB; mean and std by channel.
+
+    Its sub-folders are the classes; or it holds train/ with them, and perhaps test/ or val/. Images are turned as
+    their EXIF says, laid on white where they are transparent, resized to a shorter side of `size` and cut to its
+    square from the centre. size: without it, the median shorter side, but between 8 and 64.
+    Raises DataError, which names the folder or up to five of the files in question.
+    """
+    root, own_test, notes = _parts(path)
+    if own_test is not None and test is not None:
+        raise DataError(f"{path} has a test set of its own, {own_test.name}/; leave test out, or name {root} as data")
+    test = test or own_test
+    folders = _class_folders(root, notes)
+    if len(folders) < 2:
+        raise DataError(f"{root}: only one class, {folders[0].name!r}; there must be at least two sub-folders")
+    classes = tuple(folder.name for folder in folders)
+    files, targets = _files(folders, classes, notes)
+    if test is None:
+        rows, test_rows = split(targets, test_share, split_seed, str(path))
+        everything, (train, held_out) = files, (rows.tolist(), test_rows.tolist())
+        targets, test_targets = targets[rows], targets[test_rows]
+        notes.append(f"test set: {len(held_out):,} of {len(files):,} images, split with seed {split_seed}")
+    else:
+        test_files, test_targets = _files(_class_folders(test, notes), classes, notes)
+        everything = files + test_files
+        train, held_out = list(range(len(files))), list(range(len(files), len(everything)))
+        notes.append(f"test set: {len(test_files):,} images of {test.name}/")
+    images, told = _read(everything, train, size, path)
+    mean, std = channel_statistics(images[train])
+    data = Data(
+        path.absolute().name,
+        images[train],
+        targets,
+        images[held_out],
+        test_targets,
+        classes=len(classes),
+        class_names=classes,
+        mean=mean,
+        std=std,
+        model="cnn",
+        notes=(*notes, told),
+    )
+    return PreparedFolder(data, tuple(everything[i] for i in train))
+
+
+def _parts(path: Path) -> tuple[Path, Path | None, list[str]]:
+    """The folder with the training classes, the one with the test classes, and notes."""
+    inside = {folder.name.lower(): folder for folder in _folders(path, [])}
+    if "train" not in inside or not set(inside) <= {"train", *TESTS}:
+        return path, None, []
+    tests = [inside[name] for name in TESTS if name in inside]
+    return inside["train"], tests[0] if tests else None, [f"not used: {folder.name}/" for folder in tests[1:]]
+
+
+def _folders(path: Path, notes: list[str]) -> list[Path]:
+    try:
+        inside = sorted(path.iterdir(), key=lambda item: item.name)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    inside = [item for item in inside if not _junk(item.name) and item.is_dir()]
+    links = [item.name for item in inside if item.is_symlink()]
+    if links:  # a link may lead anywhere, even back to a folder above
+        notes.append(f"links to folders, not followed: {listed(links)}")
+    return [item for item in inside if not item.is_symlink()]
+
+
+def _class_folders(root: Path, notes: list[str]) -> list[Path]:
+    folders = _folders(root, notes)
+    if not folders:
+        raise DataError(f"{root} has no sub-folders; put the images of each class into a sub-folder of its own")
+    return folders
+
+
+def _files(folders: Sequence[Path], classes: Sequence[str], notes: list[str]) -> tuple[list[Path], Tensor]:
+    files: list[Path] = []
+    names: list[str] = []
+    others: list[str] = []
+    for folder in folders:
+        found = sorted(_walk(folder))
+        images = [file for file in found if file.suffix.lower() in IMAGES]
+        others += [file.name for file in found if file.suffix.lower() not in IMAGES]
+        if not images:
+            raise DataError(f"{folder} has no images ({', '.join(IMAGES)}); add some, or remove the folder")
+        files += images
+        names += [folder.name] * len(images)
+    if others:
+        notes.append(f"files that are no images, left out: {listed(others)}")
+    return files, class_numbers(names, classes, lambda i: str(files[i].parent))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):  # does not follow links to folders
+        folders[:] = [name for name in folders if not _junk(name)]
+        yield from (Path(place, name) for name in files if not _junk(name))
+
+
+def _junk(name: str) -> bool:
+    return name.startswith(".") or name.lower() in JUNK
+
+
+def _read(files: Sequence[Path], train: Sequence[int], size: int | None, path: Path) -> tuple[Tensor, str]:
+    """All images, (n, channels, side, side) in uint8, and a note on them; DataError that names every kind of damage."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise DataError(f"{path} needs Pillow, which is not installed; pip install 'mirrordescent[lab]'") from None
+    broken: dict[Path, str] = {}
+    grey, sides = True, {}
+    for i, file in enumerate(files):  # headers only, to learn sizes and modes
+        with _damage(file, broken), Image.open(file) as image:
+            _refuse_bomb(image)
+            grey = grey and image.mode in GREY
+            sides[i] = min(image.size)
+    chosen = [sides[i] for i in train if i in sides]
+    side = size or max(SMALLEST, min(LARGEST, round(statistics.median(chosen or [SMALLEST]))))
+    mode = "L" if grey else "RGB"
+    pixels = torch.zeros(len(files), len(mode), side, side, dtype=torch.uint8)
+    for i in sides:
+        with _damage(files[i], broken), Image.open(files[i]) as image:
+            small = _fitted(image, mode, side)
+            pixels[i] = (
+                torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8).view(side, side, -1).permute(2, 0, 1)
+            )
+    if broken:
+        raise DataError(_complaint(broken))
+    kind = "grey" if grey else "RGB"
+    return pixels, f"images resized to {side}×{side}, {kind}"
+
+
+@contextmanager
+def _damage(file: Path, broken: dict[Path, str]) -> Iterator[None]:
+    """Take note of a file that cannot be read, and go on: a person wants to hear of all of them at once."""
+    from PIL import Image, UnidentifiedImageError
+
+    with warnings.catch_warnings():
+        # what Pillow warns of (odd metadata, large sizes) is checked here, or does no harm
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        except UnidentifiedImageError:
+            broken[file] = "it is empty" if file.stat().st_size == 0 else "its content is no image of a known format"
+        except (Image.DecompressionBombError, MemoryError):
+            broken[file] = f"more than {MOST_PIXELS:,} pixels"
+        except Exception as error:  # decoders raise SyntaxError, struct.error, KeyError and others on damaged files
+            broken[file] = str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _refuse_bomb(image: Image.Image) -> None:
+    if image.width * image.height > MOST_PIXELS:
+        raise ValueError(f"{image.width}×{image.height} pixels are more than {MOST_PIXELS:,}")
+
+
+def _complaint(broken: dict[Path, str]) -> str:
+    if len(broken) == 1:
+        ((file, reason),) = broken.items()
+        return f"{file} cannot be read as an image: {reason}; remove or replace it"
+    told = [f"{file} ({reason})" for file, reason in sorted(broken.items())]
+    return f"{len(broken):,} files cannot be read as images: {listed(told)}; remove or replace them"
+
+
+def _fitted(image: Image.Image, mode: str, side: int) -> Image.Image:
+    from PIL import Image, ImageOps
+
+    image.draft(None, (2 * side, 2 * side))  # lets JPEG decode large pictures at a fraction of their size
+    turned = _plain(ImageOps.exif_transpose(image), mode)
+    return ImageOps.fit(turned, (side, side), Image.Resampling.BICUBIC)
+
+
+def _plain(image: Image.Image, mode: str) -> Image.Image:
+    """Eight bits per channel, in a mode "L" or "RGB"; transparent parts on white."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):
+        low, high = (float(extreme) for extreme in image.getextrema())  # type: ignore[arg-type]
+        if low < 0 or high > 65535:
+            raise ValueError("its pixels have more than 16 bits; convert it to 8 or 16")
+        image = image.convert("I").point(lambda value: value * (1 / 257)).convert("L")
+    elif image.mode == "F":
+        raise ValueError("its pixels are fractions; convert it to 8 or 16 bits")
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert(mode)

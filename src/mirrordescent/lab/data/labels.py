@@ -1,0 +1,96 @@
+"""Labels as people write them, as classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from mirrordescent.lab.data.base import DataError
+
+# What people write into a cell that has no value. "none" is missing from the labels': it is often a class of its own.
+MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})
+MISSING_LABELS = MISSING - {"none"}
+
+
+def label_names(values: Sequence[object], place: Callable[[int], str]) -> list[str]:
+    """One name per label: whole numbers without zeros around them ("01", 1.0 → "1"), anything else as text.
+
+    place(i) says where label i stands. Raises DataError for missing labels (naming the first), and for labels that
+    are numbers but not whole ones.
+    """
+    texts = [_text(value) for value in values]
+    missing = [i for i, text in enumerate(texts) if text.lower() in MISSING_LABELS]
+    if missing:
+        raise DataError(
+            f"{_places(missing, place)}: the label is missing ({len(missing):,} of {len(texts):,}); "
+            "fill it in or remove the sample"
+        )
+    numbers = [_number(text) for text in texts]
+    fractions = [i for i, number in enumerate(numbers) if isinstance(number, float)]
+    # among words, 1.5 may be the name of a class; among numbers, or where most are such, it is a measurement
+    if fractions and (None not in numbers or len(fractions) > len(numbers) / 2):
+        raise DataError(
+            f"{place(fractions[0])}: the label {texts[fractions[0]]} is not a whole number; labels are classes here, "
+            "so choose other labels or put the values into bins"
+        )
+    return [str(number) if isinstance(number, int) else text for number, text in zip(numbers, texts, strict=True)]
+
+
+def class_names(names: Sequence[str], what: str) -> tuple[str, ...]:
+    """The classes in order: by number where all are numbers, else by name.
+
+    Raises DataError, which begins with `what`, for a single class, or for so many that they cannot be classes.
+
+    >>> class_names(["10", "9", "10"], "a.csv")
+    ('9', '10')
+    """
+    distinct = sorted(set(names))
+    if len(distinct) < 2:
+        raise DataError(f"{what}: only one class, {distinct[0]!r}; there must be at least two to tell apart")
+    if len(distinct) > max(100, len(names) / 10) or len(distinct) > 0.9 * max(len(names), 10):
+        raise DataError(
+            f"{what}: {len(distinct):,} different labels for {len(names):,} samples (such as {distinct[0]!r}); these "
+            "are values or names, not classes, so choose other labels"
+        )
+    if all(isinstance(_number(name), int) for name in distinct):
+        distinct.sort(key=int)
+    return tuple(distinct)
+
+
+def class_numbers(names: Sequence[str], classes: Sequence[str], place: Callable[[int], str]) -> Tensor:
+    """Each label's position among the classes, (n,); DataError for one that is not among them."""
+    positions = {name: position for position, name in enumerate(classes)}
+    for i, name in enumerate(names):
+        if name not in positions:
+            known = ", ".join(classes[:10]) + (", …" if len(classes) > 10 else "")
+            raise DataError(f"{place(i)}: the label {name!r} does not occur in the training set, which has {known}")
+    return torch.tensor([positions[name] for name in names], dtype=torch.int64)
+
+
+def _places(rows: Sequence[int], place: Callable[[int], str]) -> str:
+    # "a.csv, line 3, line 5": the file is named once
+    first = place(rows[0])
+    return ", ".join([first, *[place(i).rpartition(", ")[2] for i in rows[1:5]]])
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return value.decode("utf-8", "replace").strip() if isinstance(value, bytes) else str(value).strip()
+
+
+def _number(text: str) -> int | float | None:
+    # int for whole numbers however they are written; float for other numbers; None for text
+    if "_" in text:  # Python reads 1_000 as a number, people do not
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else number

@@ -1,0 +1,54 @@
+"""A seeded split into training and test set, class by class."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mirrordescent.lab.data.base import DataError
+
+
+def split(labels: Tensor, share: float, seed: int, name: str = "data") -> tuple[Tensor, Tensor]:
+    """Positions of the training and of the test samples, each ascending; the same on every machine.
+
+    Every class keeps its share as nearly as whole samples allow, at least one sample of each stays in training, and
+    at least one of all goes to the test set. Raises DataError where no class can spare a sample.
+
+    >>> import torch
+    >>> train, test = split(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2]), share=0.25, seed=0)
+    >>> len(train), len(test)
+    (7, 2)
+    """
+    counts = torch.bincount(labels)
+    spare = [max(count - 1, 0) for count in counts.tolist()]
+    if not any(spare):
+        raise DataError(
+            f"{name}: every class has a single sample, which leaves none for a test set; add samples, or give a "
+            "separate test set"
+        )
+    quotas = _quotas(counts.tolist(), spare, share)
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    # shuffled samples brought together by class, so that the first ones of each are a draw without replacement
+    together = shuffled[torch.argsort(labels[shuffled], stable=True)]
+    start = 0
+    for count, quota in zip(counts.tolist(), quotas, strict=True):
+        chosen[together[start : start + quota]] = True
+        start += count
+    return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
+
+
+def _quotas(counts: list[int], spare: list[int], share: float) -> list[int]:
+    # by largest remainder: rounding each class by itself would leave many small classes without any test sample
+    wanted = min(max(1, round(sum(counts) * share)), sum(spare))
+    quotas = [min(math.floor(count * share), free) for count, free in zip(counts, spare, strict=True)]
+    by_remainder = sorted(range(len(counts)), key=lambda c: (quotas[c] - counts[c] * share, c))
+    left = wanted - sum(quotas)
+    while left > 0:
+        for c in by_remainder:
+            if left > 0 and quotas[c] < spare[c]:
+                quotas[c] += 1
+                left -= 1
+    return quotas

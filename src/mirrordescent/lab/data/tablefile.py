@@ -1,0 +1,160 @@
+"""Reading a table (CSV, TSV, Parquet) as it is written; Parquet needs pyarrow."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from mirrordescent.lab.data.base import DataError
+from mirrordescent.lab.names import listed
+
+Cell = str | bool | int | float | None  # None: no value
+DECIMAL_COMMA = re.compile(r"^([+-]?\d+),(\d+)$")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it was written.
+
+    columns: their cells, top to bottom. lines: each row's number as a person sees it: its line in a text file, where
+    the header is line 1, or its row in a Parquet file, where 1 is the first.
+    """
+
+    path: Path
+    columns: dict[str, list[Cell]]
+    lines: list[int]
+    unit: str = "line"
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.lines)
+
+    def place(self, row: int) -> str:
+        """Say where a row stands: "a.csv, line 7"."""
+        return f"{self.path}, {self.unit} {self.lines[row]}"
+
+    def row(self, row: int) -> dict[str, Cell]:
+        """One row, as it was written."""
+        return {name: cells[row] for name, cells in self.columns.items()}
+
+    def cell(self, row: int, column: str) -> str:
+        """Say where a cell stands: "a.csv, column 'age', line 7"."""
+        # the column first: whoever lists several places repeats what follows the last comma
+        return f"{self.path}, column {column!r}, {self.unit} {self.lines[row]}"
+
+
+def read_table(path: Path) -> Table:
+    """A .csv, .tsv or .parquet file, every cell as it is written; DataError for a file that is none."""
+    try:
+        table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_text(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    if len(table) == 0:
+        raise DataError(f"{path} has a header, but no rows")
+    return table
+
+
+def _read_text(path: Path) -> Table:
+    text = _decoded(path)
+    if not text.strip():
+        raise DataError(f"{path} is empty; a table begins with a line of column names")
+    mark = _delimiter(path, text)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True, strict=True)
+    records: list[tuple[int, list[str]]] = []
+    line = 1
+    try:
+        for record in reader:
+            if record:  # not a blank line
+                records.append((line, record))
+            line = reader.line_num + 1  # a cell in quotes may run over several lines
+    except csv.Error as error:
+        raise DataError(f"{path}, line {line}: {error}; look for a quotation mark that is not closed") from None
+    header = [name.strip() for name in records[0][1]]
+    _refuse_duplicates(path, header)
+    ragged = [(number, len(cells)) for number, cells in records[1:] if len(cells) != len(header)]
+    if ragged:
+        raise DataError(
+            f"{path}, line {ragged[0][0]}: {ragged[0][1]} cells, but the header has {len(header)} "
+            f"(lines like that: {len(ragged):,}); text with a separator in it needs quotation marks"
+        )
+    # columns without a name are what spreadsheets append and what row numbers are written as
+    columns: dict[str, list[Cell]] = {
+        name: [_written(cells[i], mark) for _, cells in records[1:]] for i, name in enumerate(header) if name
+    }
+    return Table(path, columns, [number for number, _ in records[1:]])
+
+
+def _written(cell: str, mark: str) -> Cell:
+    cell = cell.strip()
+    # where semicolons separate, 1,5 is a number
+    return DECIMAL_COMMA.sub(r"\1.\2", cell) or None if mark == ";" else cell or None
+
+
+def _decoded(path: Path) -> str:
+    content = path.read_bytes()
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path} is in UTF-16; save it as UTF-8")
+    if b"\0" in content:
+        raise DataError(f"{path} is not a text file; export it as CSV in UTF-8")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise DataError(
+            f"{path}, line {line}: the byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        ) from None
+
+
+def _delimiter(path: Path, text: str) -> str:
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    header = text.lstrip().splitlines()[0]
+    # spreadsheets in countries that write 1,5 separate by semicolons
+    return next((mark for mark in (",", ";", "\t") if mark in header), ",")
+
+
+def _read_parquet(path: Path) -> Table:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise DataError(f"{path} needs pyarrow, which is not installed; pip install 'mirrordescent[lab]'") from None
+    try:
+        file = parquet.ParquetFile(path)
+        names = [str(name) for name in file.schema_arrow.names]
+        _refuse_duplicates(path, names)
+        content = file.read()
+    except pyarrow.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path} cannot be read as Parquet: {reason}; write it anew") from None
+    columns: dict[str, list[Cell]] = {}
+    for name, column in zip(names, content.columns, strict=True):
+        if name.startswith("__index_level_"):  # row labels of a pandas frame
+            continue
+        if pyarrow.types.is_timestamp(column.type) or pyarrow.types.is_date(column.type):
+            column = column.cast(pyarrow.string())  # Python's own dates have no nanoseconds
+        columns[name] = [_plain(value) for value in column.to_pylist()]
+    return Table(path, columns, list(range(1, content.num_rows + 1)), unit="row")
+
+
+def _plain(value: object) -> Cell:
+    if isinstance(value, str):
+        return value.strip() or None
+    if isinstance(value, Decimal):
+        return float(value)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return value if isinstance(value, bool | int | float) else str(value)
+
+
+def _refuse_duplicates(path: Path, header: Sequence[str]) -> None:
+    twice = [name for name, count in Counter(header).items() if name and count > 1]
+    if twice:
+        raise DataError(f"{path}: more than one column is called {listed([repr(n) for n in twice])}; rename them")

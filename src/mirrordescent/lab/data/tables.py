@@ -1,0 +1,105 @@
+"""Tables of one's own for classification: mixed columns in, numbers without gaps out.
+
+What was done is told in `Data.notes`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mirrordescent.lab.data.base import Data, DataError
+from mirrordescent.lab.data.columns import Part, as_number, features_of
+from mirrordescent.lab.data.labels import class_names, class_numbers, label_names
+from mirrordescent.lab.data.split import split
+from mirrordescent.lab.data.tablefile import Table, read_table
+from mirrordescent.lab.names import listed, nearest
+
+LABELS = ("label", "target", "class", "y")
+
+
+@dataclass(frozen=True)
+class PreparedTable:
+    """Data, and the way back from them: training sample i is row `rows[i]` of the table, input j is `features[j]`."""
+
+    data: Data
+    table: Table
+    label: str
+    rows: Tensor  # (n,)
+    features: tuple[str, ...]
+
+
+def prepare_table(
+    path: Path, label: str | None = None, test: Path | None = None, test_share: float = 0.2, split_seed: int = 0
+) -> PreparedTable:
+    """A table as data: numbers standardised, text one-hot, gaps filled, what cannot be learnt from left out.
+
+    Numbers are brought to mean 0 and standard deviation 1; a missing number becomes the median, and another column
+    says that it was missing. Text becomes a column of 0 and 1 per level. Left out, with a note: constant columns, row
+    numbers, dates, text that is nearly everywhere different. `Data.mean` and `std` stay None: it has been done.
+    Raises DataError, which names the line and the column.
+    """
+    table = read_table(path)
+    label = _label_column(table, label)
+    names = label_names(table.columns[label], lambda i: table.cell(i, label))
+    classes = class_names(names, f"{path}, column {label!r}")
+    targets = class_numbers(names, classes, table.place)
+    notes = [f"label column: {label}"]
+    if test is None:
+        rows, test_rows = split(targets, test_share, split_seed, str(path))
+        test_table, test_targets = table, targets
+        notes.append(f"test set: {len(test_rows):,} of {len(table):,} rows, split with seed {split_seed}")
+        single = [name for name, count in Counter(names).items() if count == 1]
+        if single:
+            notes.append(f"classes with one row, which is in the training set: {listed(sorted(single))}")
+    else:
+        rows, test_table = torch.arange(len(table)), read_table(test)
+        test_targets = _test_targets(test_table, label, classes)
+        test_rows = torch.arange(len(test_table))
+        notes.append(f"test set: {len(test_rows):,} rows of {test.name}")
+    features, inputs, test_inputs = features_of(
+        Part(table, rows.tolist()), Part(test_table, test_rows.tolist()), label, notes
+    )
+    data = Data(
+        path.name,
+        inputs,
+        targets[rows],
+        test_inputs,
+        test_targets[test_rows],
+        classes=len(classes),
+        class_names=classes,
+        model="mlp",
+        notes=tuple(notes),
+    )
+    return PreparedTable(data, table, label, rows, features)
+
+
+def _label_column(table: Table, label: str | None) -> str:
+    columns = ", ".join(table.columns)
+    if label is not None:
+        if label not in table.columns:
+            raise DataError(f"{table.path} has no column {label!r}{nearest(label, table.columns)}; it has {columns}")
+        return label
+    by_lower = {name.lower(): name for name in reversed(table.columns)}
+    found = [by_lower[name] for name in LABELS if name in by_lower]
+    if not found:
+        hint = ""
+        if table.columns and all(as_number(name) is not None for name in table.columns):
+            hint = " (the first line should hold the columns' names)"
+        raise DataError(
+            f"{table.path} has no column called {', '.join(LABELS[:-1])} or {LABELS[-1]}; say which one is the label: "
+            f"{columns}{hint}"
+        )
+    return found[0]
+
+
+def _test_targets(table: Table, label: str, classes: Sequence[str]) -> Tensor:
+    if label not in table.columns:
+        raise DataError(f"{table.path} has no column {label!r}, the label of the training set; it has to be there too")
+    names = label_names(table.columns[label], lambda i: table.cell(i, label))
+    return class_numbers(names, classes, lambda i: table.cell(i, label))

@@ -1,0 +1,106 @@
+"""A run is a value: equal contents have equal ids, and what is accepted changes the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrordescent.lab.runs import Run, derived
+
+runs = st.builds(
+    Run,
+    corruption=st.sampled_from([0.0, 0.1, 0.4]),
+    lam=st.one_of(st.floats(0.1, 100), st.just(math.inf)),
+    potential=st.sampled_from(["l2", "q=3", "2 * l2"]),
+    reduction=st.sampled_from(["sample", "batch"]),
+    lr=st.floats(1e-3, 0.1),
+    epochs=st.integers(1, 500),
+    seed=st.integers(0, 2**31),
+)
+
+
+@given(runs)
+def test_json_and_back_is_the_same_run(run: Run) -> None:
+    again = Run.from_dict(json.loads(json.dumps(run.to_dict(), allow_nan=False)))
+    assert again == run
+    assert again.id == run.id
+
+
+@given(runs, runs)
+def test_ids_are_equal_where_the_contents_are(one: Run, other: Run) -> None:
+    assert (one.id == other.id) == (one == other)
+
+
+def test_every_setting_is_in_the_id() -> None:
+    other: dict[str, Any] = {
+        "data": "mnist",
+        "label": "species",
+        "test": "test.csv",
+        "test_share": 0.3,
+        "corruption": 0.4,
+        "noise": "pair",
+        "model": "cnn",
+        "start": "near-zero",
+        "augment": "crop",
+        "algorithm": "smd",
+        "lam": 3.0,
+        "potential": "q=3",
+        "reduction": "batch",
+        "penalty": "huber",
+        "lr": 0.2,
+        "momentum": 0.9,
+        "batch_size": 64,
+        "epochs": 7,
+        "stop": "never",
+        "patience": 7,
+        "every": 7,
+        "precision": "float32",
+        "seed": 7,
+    }
+    changed = {name: Run(**{name: value}).id for name, value in other.items()}
+    changed["noise_file"] = Run(noise="file", noise_file="a.txt").id
+    assert set(changed) == {field.name for field in dataclasses.fields(Run)}
+    assert len({*changed.values(), Run().id}) == len(changed) + 1
+
+
+def test_whole_numbers_and_text_are_the_numbers_they_say() -> None:
+    assert Run(lam=2) == Run(lam=2.0) == Run.from_dict({"lam": "2"})
+    assert Run.from_dict({"epochs": "10"}).epochs == 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"algoritm": "sgd"}, "unknown setting 'algoritm' \\(did you mean 'algorithm'\\?\\)"),
+        ({"model": "ccn"}, "model must be one of .* got 'ccn' \\(did you mean 'cnn'\\?\\)"),
+        ({"lam": "two"}, "lam must be a number, got 'two'"),
+        ({"lam": 0}, "lam must be > 0"),
+        ({"lam": math.nan}, "lam must be > 0"),
+        ({"lam": 0.05}, "lr/lam must be < 2"),
+        ({"epochs": 1.5}, "epochs must be a whole number"),
+        ({"epochs": True}, "epochs must be a whole number"),
+        ({"data": 3}, "data must be text"),
+        ({"corruption": 1.1}, "corruption must be in \\[0, 1\\]"),
+        ({"potential": "l3"}, "unknown potential 'l3'"),
+        ({"algorithm": "sgd", "lam": 2}, "lam is for rmd and weight-decay"),
+        ({"algorithm": "weight-decay"}, "weight-decay needs lam"),
+        ({"algorithm": "sgd", "potential": "l1"}, "potential is for smd and rmd"),
+        ({"algorithm": "smd", "reduction": "batch"}, "reduction is for rmd"),
+        ({"algorithm": "smd", "penalty": "huber"}, "penalty is for rmd"),
+        ({"noise": "file"}, "noise_file goes with noise 'file'"),
+        ({"noise": "file", "noise_file": "a.txt", "corruption": 0.1}, "corruption does nothing"),
+    ],
+)
+def test_what_does_not_fit_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Run.from_dict(settings)
+
+
+def test_streams_differ() -> None:
+    assert len({derived(seed, name, epoch) for seed in range(5) for name in "ab" for epoch in range(5)}) == 50

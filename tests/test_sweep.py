@@ -1,0 +1,143 @@
+"""Sweeps: the grid has every combination once, and several at once are the same as one by one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mirrordescent.lab import sweep as module
+from mirrordescent.lab.place import Place
+from mirrordescent.lab.records import read, read_all
+from mirrordescent.lab.runs import Run
+from mirrordescent.lab.sweep import Finished, grid, parse_axis, sweep
+from mirrordescent.lab.train import Keeping, Progress, train
+
+CPU = Place("cpu", threads=1)
+
+
+def test_a_grid_has_every_combination_once() -> None:
+    axes = {"algorithm": ["sgd", "smd", "weight-decay", "rmd"], "lam": [1, 2], "reduction": ["sample", "batch"]}
+    runs = grid({"epochs": 5}, {**axes, "potential": ["l2", "q=3"], "seed": [0, 1]})
+    found = [(run.algorithm, run.lam, run.reduction, run.potential, run.seed) for run in runs]
+    wanted = [
+        *[("sgd", None, "sample", "l2", seed) for seed in (0, 1)],
+        *[("weight-decay", lam, "sample", "l2", seed) for lam in (1, 2) for seed in (0, 1)],
+        *[("smd", None, "sample", potential, seed) for potential in ("l2", "q=3") for seed in (0, 1)],
+        *[
+            ("rmd", lam, reduction, potential, seed)
+            for reduction in ("batch", "sample")
+            for potential in ("l2", "q=3")
+            for lam in (1, 2)
+            for seed in (0, 1)
+        ],
+    ]
+    assert found == wanted
+    assert len({run.id for run in runs}) == len(runs)
+
+
+def test_axes_are_read_as_typed() -> None:
+    assert parse_axis("batch-size=16, 32") == ("batch_size", ["16", "32"])
+    for text in ("lam", "=1", "lam=", "lam=,"):
+        with pytest.raises(ValueError, match="a grid is NAME=VALUE"):
+            parse_axis(text)
+    with pytest.raises(ValueError, match=r"unknown setting 'lamb' \(did you mean 'lam'\?\)"):
+        grid({}, {"lamb": [1]})
+
+
+def test_several_at_once_are_the_same_as_one_by_one(tmp_path: Path) -> None:
+    runs = grid({"corruption": 0.4, "epochs": 3}, {"algorithm": ["sgd", "rmd"], "lam": [1, 2], "seed": [0, 1]})
+    heard: list[Progress | Finished] = []
+    apart, failed = sweep(runs, Keeping(tmp_path / "apart"), CPU, jobs=1)
+    assert not failed
+    together, failed = sweep(runs, Keeping(tmp_path / "together"), CPU, jobs=2, watch=heard.append)
+    assert not failed
+    assert [record.rows for record in apart] == [record.rows for record in together]
+    assert len([event for event in heard if isinstance(event, Finished)]) == len(runs) == 6
+    again: list[Progress | Finished] = []
+    records, _ = sweep(runs, Keeping(tmp_path / "together"), CPU, watch=again.append)
+    assert records == together
+    assert all(isinstance(event, Finished) for event in again)  # nothing was trained
+
+
+def test_a_failure_leaves_the_others_alone(tmp_path: Path) -> None:
+    """Entropy needs positive weights; the default start has others."""
+    runs = [Run(potential="entropy", epochs=2), Run(epochs=2), Run(epochs=2, seed=1)]
+    for jobs in (1, 2):
+        records, failed = sweep(runs, Keeping(tmp_path / str(jobs)), CPU, jobs=jobs)
+        assert [record.status for record in records] == ["done", "done"]
+        assert [end.run.potential for end in failed] == ["entropy"]
+        assert "must be > 0" in failed[0].error
+
+
+def test_bad_data_are_told_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown data set 'digts'"):
+        sweep([Run(data="digts")], Keeping(tmp_path))
+    with pytest.raises(ValueError, match="jobs must be >= 1"):
+        sweep([Run()], Keeping(tmp_path), jobs=0)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from mirrordescent.lab.place import Place
+from mirrordescent.lab.sweep import grid, sweep
+from mirrordescent.lab.train import Keeping
+if __name__ == "__main__":
+    runs = grid({"epochs": 60, "corruption": 0.4}, {"seed": [0, 1, 2]})
+    print(sweep(runs, Keeping(Path(sys.argv[1])), Place("cpu", threads=1), jobs=2)[1])
+"""
+
+
+def started(tmp_path: Path) -> subprocess.Popen[str]:
+    (tmp_path / "sweep.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "sweep.py"), str(tmp_path / "runs")]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def wait_for(tmp_path: Path, count: int) -> None:
+    while len(list((tmp_path / "runs").glob("*/run.json"))) < count:
+        time.sleep(0.05)
+
+
+def test_ctrl_c_leaves_everything_resumable_and_no_process(tmp_path: Path) -> None:
+    """As a terminal sends it: to the whole group."""
+    process = started(tmp_path)
+    wait_for(tmp_path, 2)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert errors.count("Traceback") == 1  # this script's own, none of the workers
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    records = read_all(tmp_path / "runs")
+    assert {record.status for record in records} == {"interrupted"}
+    assert all((record.folder / "checkpoint.pt").exists() for record in records)
+
+
+def test_a_killed_worker_is_told_and_its_run_goes_on_next_time(tmp_path: Path) -> None:
+    process = started(tmp_path)
+    wait_for(tmp_path, 2)
+    listing = subprocess.run(["ps", "-o", "pid=,args=", "-g", str(process.pid)], capture_output=True, text=True)
+    workers = [int(line.split()[0]) for line in listing.stdout.splitlines() if "spawn_main" in line]
+    os.kill(workers[0], signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert "its process ended with code -9" in output
+    assert process.returncode == 0
+    assert sorted(record.status for record in read_all(tmp_path / "runs")) == ["done", "done", "running"]
+    runs = grid({"epochs": 60, "corruption": 0.4}, {"seed": [0, 1, 2]})
+    records, failed = sweep(runs, Keeping(tmp_path / "runs"), CPU, jobs=1)
+    assert not failed
+    whole = [train(run, Keeping(tmp_path / "whole"), CPU) for run in runs]
+    assert [record.rows for record in records] == [record.rows for record in whole]
+    assert read(records[0].folder) == records[0]
+
+
+def test_cores_is_what_this_process_may_use() -> None:
+    assert 1 <= module.cores() <= (os.cpu_count() or 1)

@@ -1,0 +1,43 @@
+"""An epoch's visits: every sample at most once, drawn from the seed and the epoch alone; crops are crops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrordescent.lab.visits import PADDING, cropped, padded, visits
+
+
+@given(st.integers(1, 200), st.integers(1, 50), st.integers(0, 5))
+def test_every_sample_at_most_once(n: int, batch: int, epoch: int) -> None:
+    plan = visits(n, batch, seed=1, epoch=epoch)
+    assert plan.index.shape == (n // batch, batch)
+    assert len(plan.index.unique()) == plan.index.numel()
+    assert torch.equal(plan.index, visits(n, batch, seed=1, epoch=epoch).index)
+
+
+def test_epochs_and_seeds_differ_and_augmentation_leaves_the_order() -> None:
+    plan = visits(100, 10, seed=0, epoch=1, augment="crop-flip")
+    assert not torch.equal(plan.index, visits(100, 10, seed=0, epoch=2).index)
+    assert not torch.equal(plan.index, visits(100, 10, seed=1, epoch=1).index)
+    assert torch.equal(plan.index, visits(100, 10, seed=0, epoch=1).index)
+    assert 0 < plan.flip.float().mean() < 1
+    assert set(plan.top.flatten().tolist()) == set(range(2 * PADDING + 1))
+    assert not visits(100, 10, seed=0, epoch=1, augment="crop").flip.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_a_crop_is_the_image_moved_and_mirrored(dtype: torch.dtype) -> None:
+    """Against a crop made by hand with slices."""
+    images = torch.randint(1, 255, (6, 3, 5, 7)).to(dtype)
+    whole = padded(images)
+    index, flip = torch.tensor([4, 0, 4, 2]), torch.tensor([True, False, False, True])
+    top, left = torch.tensor([0, 2, 4, 1]), torch.tensor([3, 2, 0, 4])
+    out = cropped(whole, index, top, left, flip)
+    assert out.dtype == dtype
+    for k in range(4):
+        wanted = whole[index[k], :, top[k] : top[k] + 5, left[k] : left[k] + 7]
+        assert torch.equal(out[k], wanted.flip(2) if flip[k] else wanted)
+    assert torch.equal(out[1], images[0])  # in the middle, not flipped: the image itself
