@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from mirrordescent.lab.names import unknown
 
 
 class BasicBlock(nn.Module):
@@ -73,8 +74,9 @@ def mlp(shape: tuple[int, ...], classes: int, width: int = 256) -> nn.Module:
 
 
 def cnn(shape: tuple[int, ...], classes: int, width: int = 32) -> nn.Module:
-    """Three convolutions, for small images on a CPU; any side from 4 pixels on."""
+    """Two convolutions and a hidden layer, for small images on a CPU; any side from 4 pixels on."""
     channels = _image("cnn", shape, smallest=4)
+    side = (shape[1] // 4) * (shape[2] // 4)  # after two poolings
     return nn.Sequential(
         nn.Conv2d(channels, width, 3, padding=1),
         nn.ReLU(),
@@ -82,11 +84,10 @@ def cnn(shape: tuple[int, ...], classes: int, width: int = 32) -> nn.Module:
         nn.Conv2d(width, 2 * width, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(2 * width, 2 * width, 3, padding=1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
-        nn.Linear(8 * width, classes),
+        nn.Linear(2 * width * side, 4 * width),
+        nn.ReLU(),
+        nn.Linear(4 * width, classes),
     )
 
 
@@ -124,9 +125,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, *, start: str = "defa
     Linear(in_features=64, out_features=256, bias=True)
     """
     if name not in MODELS:
-        near = difflib.get_close_matches(name, MODELS, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"unknown model {name!r}{hint}; known: {', '.join(MODELS)}")
+        raise unknown("model", name, MODELS)
     if start not in STARTS:
         raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}")
     with torch.random.fork_rng(devices=[]):

@@ -107,17 +107,20 @@ def found(folder: Path, run: Run, data: Data) -> Record | None:
 
 
 @contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM only leave a note, so that a checkpoint can be written first; a second one ends it at once."""
-    noted: list[int] = []
+def _signals() -> Iterator[list[float]]:
+    """Ctrl-C and SIGTERM only leave a note, so that a checkpoint can be written first; an impatient Ctrl-C ends it.
+
+    Impatient is a second later: a terminal and a sweep may both pass the same one on.
+    """
+    noted: list[float] = []
     if threading.current_thread() is not threading.main_thread():  # only the main thread may listen to signals
         yield noted
         return
 
     def note(number: int, _frame: FrameType | None) -> None:
-        if noted:
+        if noted and number == signal.SIGINT and time.monotonic() > noted[0] + 1:
             raise KeyboardInterrupt
-        noted.append(number)
+        noted.append(time.monotonic())
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
