@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +24,14 @@ CPU = Place("cpu", threads=1)
 
 
 def test_a_grid_has_every_combination_once() -> None:
-    axes = {"algorithm": ["sgd", "smd", "weight-decay", "rmd"], "lam": [1, 2], "reduction": ["sample", "batch"]}
-    runs = grid({"epochs": 5}, {**axes, "potential": ["l2", "q=3"], "seed": [0, 1]})
+    axes: dict[str, list[Any]] = {
+        "algorithm": ["sgd", "smd", "weight-decay", "rmd"],
+        "lam": [1, 2],
+        "reduction": ["sample", "batch"],
+        "potential": ["l2", "q=3"],
+        "seed": [0, 1],
+    }
+    runs = grid({"epochs": 5}, axes)
     found = [(run.algorithm, run.lam, run.reduction, run.potential, run.seed) for run in runs]
     wanted = [
         *[("sgd", None, "sample", "l2", seed) for seed in (0, 1)],

@@ -26,7 +26,7 @@ from mirrordescent.lab.usage import UsageError, called
 
 Name = Annotated[str, tyro.conf.Positional]
 Folder = Annotated[Path, tyro.conf.Positional]
-Local = Annotated[Path | None, tyro.conf.arg(name="from")]
+Local = Annotated[Path | None, tyro.conf.arg(name="from")]  # a word that Python keeps to itself
 
 
 def console() -> Console:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import io
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -30,7 +32,7 @@ def called(function: Callable[..., Result], arguments: Sequence[str], prog: str,
 
     Raises UsageError where the arguments do not fit, ValueError where the settings that they make do not.
     """
-    check(arguments, flags_of(function), prog)
+    check(arguments, words_of(function), prog)
     text = (inspect.getdoc(function) or "").split("\n\nArgs:")[0]
     description = f"{text}\n\nExamples:\n{examples}"
     said = io.StringIO()
@@ -56,50 +58,80 @@ def _later(function: Callable[..., Result]) -> Callable[..., Callable[[], Result
     return later
 
 
-def flags_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The flags that a function's parameters make, and their types; what is in a dataclass counts as its own."""
+@dataclass(frozen=True)
+class Words:
+    """What a command takes: flags with their types, words without a flag, in order, and the settings behind flags."""
+
+    flags: dict[str, Any]
+    places: tuple[str, ...]
+    settings: dict[type, dict[str, str]]  # a dataclass: its flags, and their fields
+
+
+def words_of(function: Callable[..., Any]) -> Words:
+    """What a function's parameters make of a command; what is in a dataclass counts as its own."""
     flags: dict[str, Any] = {}
+    places: list[str] = []
+    settings: dict[type, dict[str, str]] = {}
     hints = get_type_hints(function, include_extras=True)
     for name in inspect.signature(function).parameters:
-        kind = hints[name]
-        plain = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
-        if dataclasses.is_dataclass(plain):
-            fields = get_type_hints(plain)
-            flags.update({field.name: fields[field.name] for field in dataclasses.fields(plain)})
-        elif get_origin(kind) is None or tyro.conf.Positional not in getattr(kind, "__metadata__", ()):
-            flags[renamed(name, kind)] = plain
-    return flags
+        extras = getattr(hints[name], "__metadata__", ())
+        kind = get_args(hints[name])[0] if extras else hints[name]
+        if tyro.conf.Positional in extras:
+            places.append(name)
+        elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            flags.update({_flag(field): hint for field, hint in get_type_hints(kind).items()})
+            settings[kind] = {_flag(field): field for field in get_type_hints(kind)}
+        else:  # `from_` is --from
+            flags[_flag(name.rstrip("_"))] = kind
+    return Words(flags, tuple(places), settings)
 
 
-def renamed(name: str, kind: Any) -> str:
-    """A parameter's flag where `tyro.conf.arg` gives it another name."""
-    for extra in getattr(kind, "__metadata__", ()):
-        if getattr(extra, "name", None):
-            return str(extra.name)
-    return name
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
-def check(arguments: Sequence[str], flags: dict[str, Any], prog: str) -> None:
-    """Look for a misspelt flag, and for a value that does not fit. Raises UsageError."""
-    known = {"--" + name.replace("_", "-"): kind for name, kind in flags.items()}
-    for place, token in enumerate(arguments):
-        if token in ("-h", "--help") or not token.startswith("--"):
+def check(arguments: Sequence[str], words: Words, prog: str) -> None:
+    """Look for a misspelt flag, a value that does not fit, a word too many or too few. Raises UsageError."""
+    waiting, rest = list(words.places), list(arguments)
+    found: dict[str, Any] = {}
+    while rest:
+        token = rest.pop(0)
+        if token in ("-h", "--help"):
+            return
+        if not token.startswith("-"):
+            if not waiting:
+                raise UsageError(f"{token!r} is one word too many; see {prog} --help")
+            waiting.pop(0)
             continue
         flag, equals, value = token.partition("=")
         flag = flag.replace("_", "-")
-        if flag not in known:
-            raise UsageError(f"unknown option {flag!r}{nearest(flag, known)}; see {prog} --help")
-        if known[flag] is bool:
+        if flag not in words.flags:
+            raise UsageError(f"unknown option {flag!r}{nearest(flag, words.flags)}; see {prog} --help")
+        kind = words.flags[flag]
+        if kind is bool:
+            found[flag] = True
             continue
-        if not equals:
-            value = arguments[place + 1] if place + 1 < len(arguments) else "--"
-        if value.startswith("--"):
+        if not equals and (not rest or rest[0].startswith("--")):
             raise UsageError(f"option {flag!r} needs a value; see {prog} --help")
-        if get_origin(known[flag]) is not tuple and known[flag] not in (Path, Path | None):
-            try:
-                parsed(flag, value, known[flag])
-            except ValueError as error:
-                raise UsageError(str(error)) from None
+        value = value if equals else rest.pop(0)
+        if get_origin(kind) is tuple:
+            while rest and not rest[0].startswith("--"):
+                rest.pop(0)
+        elif kind not in (Path, Path | None):
+            found[flag] = _told(functools.partial(parsed, flag, value, kind))
+    if waiting:
+        raise UsageError(f"{waiting[0].upper()} is missing; see {prog} --help")
+    for kind, fields in words.settings.items():  # what is wrong with them together
+        values = {fields[flag]: value for flag, value in found.items() if flag in fields}
+        _told(functools.partial(kind, **values))
+
+
+def _told(make: Callable[[], Result]) -> Result:
+    """What `make` makes; its ValueError as a UsageError."""
+    try:
+        return make()
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def condensed(box: str) -> str:
@@ -108,7 +140,6 @@ def condensed(box: str) -> str:
     >>> condensed("╭─ Error ─╮\n│ what is │\n│ wrong.  │\n│ ─────── │\n│ For help │\n╰────╯")
     'what is wrong'
     """
-    lines = [line.strip(" │") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
+    lines = [line.strip(" │|") for line in box.splitlines() if not line.startswith(("╭", "╰", "+"))]
     text = " ".join(" ".join(lines).split("───")[0].split())
-    text = re.sub(r"^Error parsing [a-z-]+: |\s*Got errors:.*$", "", text)
-    return text.rstrip(".") or "the command was not understood"
+    return re.sub(r"\s*Got errors:.*$", "", text).rstrip(".") or "the command was not understood"

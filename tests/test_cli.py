@@ -1,0 +1,169 @@
+"""The command: its examples work as printed, a mistake costs one line and exit code 2, machines get JSON."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("tyro")
+pytest.importorskip("rich")
+
+from mirrordescent import __version__, cli
+from mirrordescent.cli import COMMANDS, main
+from mirrordescent.lab.records import read_all
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MIRRORDESCENT_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def examples(name: str) -> list[list[str]]:
+    return [shlex.split(line)[1:] for line in COMMANDS[name].examples.splitlines()]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_the_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main([*name.split(), "--help"])
+    assert not leaving.value.code
+    shown = capsys.readouterr().out
+    for line in COMMANDS[name].examples.splitlines():
+        assert line.strip().startswith(f"rmd {name}")
+        assert line in shown
+
+
+@pytest.mark.parametrize("arguments", [*examples("train"), *examples("sweep"), *examples("data list")], ids=" ".join)
+def test_the_examples_work_as_printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.strip()
+
+
+def test_the_reports_example_works_after_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["sweep", "--epochs", "2", "--corruption", "0.4", "--grid", "lam=1,2"]) == 0
+    [arguments] = examples("report")
+    assert main(arguments) == 0
+    assert Path("runs/report/report.html").is_file()
+    assert "runs/report/report.html" in capsys.readouterr().err
+
+
+def test_the_demo_compares_four_methods(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["demo", "--seeds", "1", "--epochs", "1", "--jobs", "1"]) == 0
+    shown = capsys.readouterr()
+    for method in ("SGD", "weight decay", "RMD batch", "RMD sample"):
+        assert method in shown.out
+    assert "report.html" in shown.err
+
+
+def test_no_words_give_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == main(["--help"]) == main(["data"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"rmd {name}" in shown for name in COMMANDS)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"rmd {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("trian", "unknown command 'trian' (did you mean 'train'?)"),
+        ("data fetsh mnist", "unknown command 'data fetsh' (did you mean 'data fetch'?)"),
+        ("train --lamm 2", "unknown option '--lamm' (did you mean '--lam'?)"),
+        ("train --batchsize=2", "unknown option '--batchsize' (did you mean '--batch-size'?)"),
+        ("train --lam two", "--lam must be a number, got 'two'"),
+        ("train --lam -1", "lam must be > 0 (or inf, for SMD), got -1.0"),
+        ("train --lam", "option '--lam' needs a value"),
+        ("train --epochs --json", "option '--epochs' needs a value"),
+        ("train --epochs 1.5", "--epochs must be a whole number, got '1.5'"),
+        ("train --model ccn", "got 'ccn' (did you mean 'cnn'?)"),
+        ("train --algorithm weight-decay", "weight-decay needs lam"),
+        ("train --algorithm sgd --lam 2", "lam is for rmd and weight-decay"),
+        ("train --potential l3", "unknown potential 'l3'"),
+        ("train --data digts", "unknown data set 'digts' (did you mean 'digits'?)"),
+        ("train --device gpu", "device must be auto, cpu, cuda"),
+        ("train digits", "'digits' is one word too many"),
+        ("sweep --grid lam", "a grid is NAME=VALUE,VALUE"),
+        ("sweep --grid lamb=1", "unknown setting 'lamb' (did you mean 'lam'?)"),
+        ("sweep --grid model=cn", "got 'cn' (did you mean 'cnn'?)"),
+        ("sweep --jobs 0", "jobs must be >= 1"),
+        ("data fetch", "NAME is missing"),
+        ("data fetch mnist cifar10", "'cifar10' is one word too many"),
+        ("data fetch mnits", "unknown data set 'mnits' (did you mean 'mnist'?)"),
+        ("report", "FOLDER is missing"),
+        ("train -e 3", "unknown option '-e'"),
+    ],
+)
+def test_a_mistake_costs_one_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(line)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("rmd: ")
+    assert shown.err.count("\n") == 1
+    assert message in shown.err
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("report nowhere", "nowhere is not a folder"),
+        ("report .", "holds no runs"),
+        ("train --data mnist", "is missing; run: rmd data fetch mnist"),
+        ("data fetch mnist --from nowhere", "nowhere"),
+        ("data verify mnist", "mnist is not whole; run: rmd data fetch mnist"),
+    ],
+)
+def test_a_failure_is_one_line_and_exit_code_1(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(line)) == 1
+    [told] = [text for text in capsys.readouterr().err.splitlines() if text.startswith("rmd: ")]
+    assert message in told
+
+
+TYPED = ["--lam", "--epochs", "--data", "--grid", "--json", "--model", "lam=1", "-1", "1", "x", "--", "-h x", "--from"]
+typed = st.one_of(st.sampled_from(TYPED), st.text(max_size=8))
+
+
+@given(st.sampled_from([name for name in COMMANDS if name != "demo"]), st.lists(typed, max_size=4))
+def test_whatever_is_typed_is_understood_or_refused(name: str, more: list[str]) -> None:
+    """With nothing behind the commands."""
+    held = COMMANDS[name]
+
+    @functools.wraps(held.function)
+    def nothing(*_: object, **__: object) -> int:
+        return 0
+
+    COMMANDS[name] = cli.Command(nothing, held.examples)
+    try:
+        code = main([*name.split(), *more])
+    except SystemExit as leaving:  # --help
+        code = 0 if leaving.code is None else int(leaving.code)
+    finally:
+        COMMANDS[name] = held
+    assert code in (0, 2)
+
+
+def test_machines_get_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--epochs", "1", "--json"]) == 0
+    [record] = json.loads(capsys.readouterr().out)
+    assert record["status"] == "done"
+    assert record["final"] == read_all(Path("runs"))[0].final
+    assert main(["data", "list", "--json"]) == 0
+    assert {item["name"] for item in json.loads(capsys.readouterr().out)} >= {"mnist", "fashion-mnist", "cifar10"}
+
+
+def test_it_is_installed_as_rmd() -> None:
+    command = Path(sys.executable).parent / "rmd"
+    result = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout == f"rmd {__version__}\n"
