@@ -8,11 +8,11 @@ export OMP_NUM_THREADS ?= 1
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[lab,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[lab,dev,tensorboard]"
 	touch $@
 
-demo: .venv/installed  ## train on digits with wrong labels, and compare
-	$(BIN)/python examples/digits.py
+demo: .venv/installed  ## train on digits with wrong labels, compare, and write a report
+	$(BIN)/rmd demo
 
 test: lint  ## lint, types, tests
 	$(BIN)/python -m pytest -n auto
@@ -35,6 +35,7 @@ bench: .venv/installed  ## what is timed and measured, on this machine
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/minimiser.py
+	$(BIN)/python benchmarks/loop.py
 
 clean:
 	rm -rf .venv site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

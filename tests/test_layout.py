@@ -26,7 +26,7 @@ ORDER = [
     "auxiliary",
 ]
 ORDER += ["stopping", "indexed", "pending", "rmd"]
-CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "cli"))
+CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "__main__", "cli"))
 # data → run → place → job → record → report → command
 LAB = ["files", "names", "models", "noise", "data", "runs", "records", "visits", "place", "job", "evaluation", "train"]
 LAB += ["sweep", "report", "demo", "display", "usage"]

@@ -101,7 +101,7 @@ def report(folder: Folder, out: Path | None = None, json: bool = False) -> int:
 
 
 def demo(
-    out: Path = Path("runs/demo"), seeds: int = 3, epochs: int = 100, jobs: int | None = None, json: bool = False
+    out: Path = Path("runs/demo"), seeds: int = 3, epochs: int = 60, jobs: int | None = None, json: bool = False
 ) -> int:
     """Digits with 40 % of the training labels redrawn: SGD, weight decay, RMD batch and RMD sample, and a report.
 
@@ -180,9 +180,10 @@ def data_verify(name: Name, root: Path | None = None) -> int:
 
 
 def show(records: Sequence[Record], *, json: bool) -> None:
-    """The runs on the standard output: a table for people, JSON for machines."""
+    """The runs on the standard output: a table for people, JSON for machines (histograms stay in run.json)."""
     if json:
-        sys.stdout.write(json_format.dumps([record.to_dict() for record in records], indent=1) + "\n")
+        rows = [{name: value for name, value in record.to_dict().items() if name != "histograms"} for record in records]
+        sys.stdout.write(json_format.dumps(rows, indent=1) + "\n")
         return
     from mirrordescent.lab.display import show_table
 

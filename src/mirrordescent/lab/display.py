@@ -28,8 +28,7 @@ from rich.table import Table
 from mirrordescent.lab import train
 from mirrordescent.lab.data import official
 from mirrordescent.lab.records import Record, Row
-from mirrordescent.lab.report.table import NOTHING, tasks
-from mirrordescent.lab.report.table import columns as columns_of
+from mirrordescent.lab.report.table import NOTHING, Line, tasks
 from mirrordescent.lab.sweep import Finished
 
 EVERY = 10.0  # seconds between lines where there is no terminal to draw on
@@ -143,20 +142,39 @@ def transfers(console: Console) -> Iterator[Callable[[official.Progress], None]]
 
 
 def show_table(records: Sequence[Record]) -> None:
-    """The runs on the standard output, one line per setting, task after task."""
+    """The runs on the standard output, one line per setting, task after task; narrow enough for any terminal."""
     console = Console()
     for task in tasks(records):
-        shown = Table(title=escape(task.title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-        columns = columns_of(task.lines)
-        for column in columns:
-            shown.add_column(
-                column.heading.replace("accuracy (%)", "%").replace("(%)", "%"),
-                justify="right" if column.number else "left",
-            )
+        shown = Table(
+            title=escape(task.title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1)
+        )
+        columns = [(heading, cell) for heading, cell in TERMINAL if any(cell(line) for line in task.lines)]
+        for heading, _ in columns:
+            shown.add_column(heading, justify="left" if heading in ("", "ended") else "right", no_wrap=True)
         for line in task.lines:
-            style = "bold green" if line.best else None
-            shown.add_row(*[escape(column.cell(line)) for column in columns], style=style)
+            shown.add_row(*[escape(cell(line)) for _, cell in columns], style="bold green" if line.best else None)
         console.print(shown)
+
+
+def _figure(key: str, form: str, scale: float = 1.0) -> Callable[[Line], str]:
+    return lambda line: line.figures[key].text(form, scale) if key in line.figures else ""
+
+
+def _mean(key: str, form: str) -> Callable[[Line], str]:
+    return lambda line: format(line.figures[key].mean, form) if key in line.figures else ""
+
+
+# heading, cell; a column without a cell to show is left out
+TERMINAL: tuple[tuple[str, Callable[[Line], str]], ...] = (
+    ("", lambda line: line.title),
+    ("train\n%", _figure("train_accuracy", ".1f", 100)),
+    ("test\n%", _figure("test_accuracy", ".1f", 100)),
+    ("test\nloss", lambda line: "" if "test_accuracy" in line.figures else _figure("test_loss", ".4g")(line)),
+    ("wrong\nlearnt %", _figure("wrong_fitted", ".1f", 100)),
+    ("AUROC\nof z", _mean("z_auroc", ".3f")),
+    ("epochs", _mean("epochs", ".0f")),
+    ("ended", lambda line: "" if line.ended == "epoch limit" else line.ended),
+)
 
 
 def show_data(root: Path | None, *, json: bool) -> None:

@@ -1,0 +1,8 @@
+"""`python -m mirrordescent` is the command rmd."""
+
+import sys
+
+from mirrordescent.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
