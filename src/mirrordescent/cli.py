@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json as json_format
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 try:
@@ -220,13 +224,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0, 1 for a failure, 2 for a usage error, 130 for Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return dispatch(arguments)
+        with terminable():
+            return dispatch(arguments)
     except (UsageError, ValueError) as error:
         return _say(error, 1 if isinstance(error, DataError) else 2)
     except (RunError, OSError) as error:
         return _say(error, 1)
     except KeyboardInterrupt:
         return _say("stopped; the same command goes on from here", 130)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM is Ctrl-C: what is under way is written down first."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def dispatch(arguments: list[str]) -> int:
