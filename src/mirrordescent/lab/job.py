@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,6 +41,9 @@ class Job:
         self.model = self.new_model()
         self.start = [w.detach().clone() for w in self.model.parameters()]
         self.optimizer = optimizer_for(run, self.model, len(data))
+        self.call: Callable[[nn.Module, Tensor], Tensor] = lambda model, x: model(
+            x
+        )  # a compiled one may take its place
         self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self.visits: Visits | None = None
 
@@ -77,7 +81,7 @@ class Job:
         x = cropped(self.pictures, index, top, left, flip) if self.crops else self.pictures[index]
         y = self.targets[index]
         with self.place.autocast(self.run):
-            outputs = self.model(self.scaled(x))
+            outputs = self.call(self.model, self.scaled(x))
         losses, root = per_sample(outputs, y, self.data.classes)
         if isinstance(self.optimizer, md.RMD):
             loss = self.optimizer.loss(losses, index, root=root if self.run.reduction == "sample" else None)

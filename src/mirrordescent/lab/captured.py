@@ -1,0 +1,116 @@
+"""A job's training step as a CUDA graph: captured once, replayed on a stream of its own, nothing waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent.lab.job import Job
+from mirrordescent.lab.visits import Visits, visits
+
+WARM_UP = 3  # steps before the capture: libraries choose their kernels, the compiler compiles
+
+
+def _call(model: nn.Module, x: Tensor) -> Tensor:
+    outputs: Tensor = model(x)
+    return outputs
+
+
+_compiled: Callable[[nn.Module, Tensor], Tensor] | None = None
+
+
+def compiled() -> Callable[[nn.Module, Tensor], Tensor]:
+    """A forward pass that is compiled once and shared by all networks of the same shape."""
+    global _compiled
+    if _compiled is None:
+        _compiled = torch.compile(_call, dynamic=False)
+    return _compiled
+
+
+class Captured:
+    """The step of a job, captured. It begins and steps as the job itself does; the job holds the results.
+
+    The graph reads which samples come next from tables that `begin` fills, at a place that it moves on by itself, so
+    that a step is one launch. The job's tensors stay where they are: whatever writes to them must do so in place.
+    """
+
+    def __init__(self, job: Job, *, compile_forward: bool = True) -> None:
+        if job.device.type != "cuda":
+            raise ValueError(f"a step is captured on a GPU, but the job is on {job.device}")
+        self.job = job
+        self.stream = torch.cuda.Stream(job.device)
+        self.place = torch.zeros(1, dtype=torch.int64, device=job.device)
+        self.table = self._drawn(1)
+        if compile_forward:
+            job.call = compiled()
+        with kept(job), torch.cuda.stream(self.stream):
+            self.stream.wait_stream(torch.cuda.default_stream(job.device))
+            for _ in range(WARM_UP):
+                self._step()
+            torch.cuda.synchronize(job.device)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self._step()
+            torch.cuda.synchronize(job.device)
+
+    def begin(self, epoch: int, first: int = 0) -> None:
+        """Draw the epoch's visits, and stand before its step `first`."""
+        drawn = self._drawn(epoch)
+        with torch.cuda.stream(self.stream):
+            for held, new in zip(self.table, drawn, strict=True):
+                held.copy_(new, non_blocking=True)
+            self.place.fill_(first)
+
+    def step(self) -> None:
+        """The next step; it is launched, not waited for."""
+        with torch.cuda.stream(self.stream):
+            self.graph.replay()
+
+    def wait(self) -> None:
+        """Until everything that was launched is done."""
+        self.stream.synchronize()
+
+    def _drawn(self, epoch: int) -> tuple[Tensor, ...]:
+        job = self.job
+        plan: Visits = visits(len(job.data), job.batch, job.run.seed, epoch, job.run.augment).to(job.device)
+        return plan.index, plan.top, plan.left, plan.flip
+
+    def _step(self) -> None:
+        place = self.place.clamp(max=len(self.table[0]) - 1)  # warm-up may go past the end of a short epoch
+        self.job.descend(*[rows.index_select(0, place)[0] for rows in self.table])
+        self.place.add_(1)
+
+
+@contextmanager
+def kept(job: Job) -> Iterator[None]:
+    """Whatever the block does to a job's tensors is undone, in place."""
+    before = {name: tensor.clone() for name, tensor in _tensors(job)}
+    try:
+        yield
+    finally:
+        for name, tensor in _tensors(job):
+            if name in before:
+                tensor.copy_(before[name])
+            else:  # a momentum that was not there yet, and starts at 0
+                tensor.zero_()
+
+
+def _tensors(job: Job) -> Iterator[tuple[str, Tensor]]:
+    """All that a step may write to, by name."""
+    yield "sums", job.sums
+    for name, tensor in job.model.state_dict(keep_vars=True).items():
+        yield f"model.{name}", tensor.detach()
+    for number, state in enumerate(job.optimizer.state.values()):
+        yield from _of(f"state.{number}", state)
+    for number, group in enumerate(job.optimizer.param_groups):
+        yield from _of(f"group.{number}", {name: value for name, value in group.items() if name != "params"})
+
+
+def _of(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            yield f"{prefix}.{name}", value
