@@ -60,8 +60,8 @@ def lab_steps(run: Run, data: Data) -> Iterator[None]:
     while True:
         epoch += 1
         job.begin(epoch)
-        for k in range(job.steps):
-            job.step(k)
+        for _ in range(job.steps):
+            job.step()
             yield
 
 

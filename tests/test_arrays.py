@@ -32,7 +32,7 @@ def load(folder: Path, **arrays: Any) -> Data:
 )
 def test_any_usual_names(names: tuple[str, str], tmp_path: Path) -> None:
     data = load(tmp_path, **dict(zip(names, (VECTORS, LABELS), strict=True)))
-    assert data.digest() == load(tmp_path, x=VECTORS, y=LABELS).digest()
+    assert data.digest == load(tmp_path, x=VECTORS, y=LABELS).digest
     assert data.notes[0] == f"inputs: {names[0]}; labels: {names[1]}"
     assert (data.model, data.mean) == ("mlp", None)
 
@@ -41,11 +41,11 @@ def test_any_usual_names(names: tuple[str, str], tmp_path: Path) -> None:
 def test_every_layout_of_images_is_the_same(dtype: type, tmp_path: Path) -> None:
     first = load(tmp_path, x=PIXELS.astype(dtype), y=LABELS)
     last = load(tmp_path, x=np.moveaxis(PIXELS, 1, 3).astype(dtype), y=LABELS)
-    assert first.digest() == last.digest()
+    assert first.digest == last.digest
     assert first.shape == (3, 8, 8)
     assert first.model == "cnn"
     grey = load(tmp_path, x=PIXELS[:, 0].astype(dtype), y=LABELS)
-    assert grey.digest() == load(tmp_path, x=PIXELS[:, :1].astype(dtype), y=LABELS).digest()
+    assert grey.digest == load(tmp_path, x=PIXELS[:, :1].astype(dtype), y=LABELS).digest
     seen = Scaling(first, torch.device("cpu"))(first.inputs).double()
     assert float(seen.mean(dim=(0, 2, 3)).abs().max()) < 1e-5
     assert float((seen.std(dim=(0, 2, 3), correction=0) - 1).abs().max()) < 1e-5
@@ -98,7 +98,7 @@ def test_a_test_set_in_the_file_or_beside_it(tmp_path: Path) -> None:
     for names in (("x", "y"), ("test_x", "test_y")):
         np.savez(tmp_path / "t.npz", **dict(zip(names, (PIXELS[:5], LABELS[:5]), strict=True)))  # type: ignore[arg-type]
         beside = prepare_arrays(tmp_path / "a.npz", tmp_path / "t.npz").data
-        assert beside.digest() == inside.digest()
+        assert beside.digest == inside.digest
     np.savez(tmp_path / "t.npz", x=PIXELS[:, :, :4], y=LABELS)
     with pytest.raises(DataError, match=r"t\.npz, array 'x': samples of shape \(3, 4, 8\), but .* have \(3, 8, 8\)"):
         prepare_arrays(tmp_path / "a.npz", tmp_path / "t.npz")

@@ -83,7 +83,11 @@ def test_no_words_give_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
         ("train --lamm 2", "unknown option '--lamm' (did you mean '--lam'?)"),
         ("train --batchsize=2", "unknown option '--batchsize' (did you mean '--batch-size'?)"),
         ("train --lam two", "--lam must be a number, got 'two'"),
-        ("train --lam -1", "lam must be > 0 (or inf, for SMD), got -1.0"),
+        ("train --lam -1", "lam must be > 0, got -1.0"),
+        ("train --lam 1 --lam 2", "option '--lam' is given twice"),
+        ("sweep --grid lam=1 lam=2", "the grid has lam twice"),
+        ("demo --seeds 0", "seeds must be >= 1"),
+        ("train --checkpoint-seconds nan", "checkpoint_seconds must be >= 0"),
         ("train --lam", "option '--lam' needs a value"),
         ("train --epochs --json", "option '--epochs' needs a value"),
         ("train --epochs 1.5", "--epochs must be a whole number, got '1.5'"),
@@ -152,6 +156,14 @@ def test_whatever_is_typed_is_understood_or_refused(name: str, more: list[str]) 
     finally:
         COMMANDS[name] = held
     assert code in (0, 2)
+
+
+def test_a_sweep_checks_its_settings_with_the_grid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split("sweep --algorithm weight-decay --epochs 1 --jobs 1 --grid lam=0.1,0.2 --json")) == 0
+    assert [record["run"]["lam"] for record in json.loads(capsys.readouterr().out)] == [0.1, 0.2]
+    line = "sweep --lam 2 --epochs 1 --jobs 1 --grid algorithm=weight-decay,rmd,sgd --json"
+    assert main(shlex.split(line)) == 0
+    assert [record["run"]["lam"] for record in json.loads(capsys.readouterr().out)] == [None, 2.0, 2.0]
 
 
 def test_machines_get_json(capsys: pytest.CaptureFixture[str]) -> None:

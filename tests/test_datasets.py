@@ -76,14 +76,14 @@ def test_known_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (len(digits), len(digits.test_inputs), digits.shape, digits.classes) == (1200, 597, (1, 8, 8), 10)
     assert (digits.model, digits.augment) == ("mlp", "none")
     assert (float(digits.inputs.min()), float(digits.inputs.max())) == (0, 1)
-    assert load(Source("digits")).digest() == digits.digest() == "f23282e997e5afbc"
+    assert load(Source("digits")).digest == digits.digest == "f23282e997e5afbc"
     regression = load(Source("regression"))
     assert (regression.inputs.dtype, regression.targets.dtype, regression.model) == (
         torch.float32,
         torch.float32,
         "linear",
     )
-    assert load(Source("regression")).digest() == regression.digest()
+    assert load(Source("regression")).digest == regression.digest
     asked: list[tuple[str, Path]] = []
 
     def official(name: str, root: Path) -> Data:

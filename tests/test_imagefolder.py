@@ -43,7 +43,7 @@ def test_files_and_pixels_go_together(folder: Path) -> None:
         assert int(target) == position // 5
     seen = torch.cat([data.inputs, data.test_inputs])[:, 0, 0, 0].tolist()
     assert sorted(seen) == list(range(0, 100, 10))
-    assert prepare_folder(folder, test_share=0.4, split_seed=1).data.digest() == data.digest()
+    assert prepare_folder(folder, test_share=0.4, split_seed=1).data.digest == data.digest
     assert prepare_folder(folder, test_share=0.4, split_seed=2).files != prepared.files
 
 
@@ -55,7 +55,7 @@ def test_train_and_test_folders(folder: Path, tests: str, tmp_path: Path) -> Non
     data = prepare_folder(parts).data
     assert (len(data), data.test_targets.tolist(), data.class_names) == (10, [1], ("cat", "dog"))
     assert f"test set: 1 images of {tests}/" in data.notes
-    assert prepare_folder(folder, parts / tests).data.digest() == data.digest()
+    assert prepare_folder(folder, parts / tests).data.digest == data.digest
     with pytest.raises(DataError, match=f"has a test set of its own, {tests}/"):
         prepare_folder(parts, folder)
     save(parts / tests / "fish" / "a.png")
@@ -78,12 +78,12 @@ def test_junk_links_and_other_files(folder: Path) -> None:
     (folder / "__MACOSX").mkdir()
     (folder / "readme.txt").write_text("not a class")
     os.symlink(folder / "cat", folder / "dog" / "loop")
-    assert prepare_folder(folder).data.digest() == before.digest()
+    assert prepare_folder(folder).data.digest == before.digest
     assert prepare_folder(folder).data.notes == before.notes
     (folder / "cat" / "list.csv").write_text("")
     os.symlink(folder / "cat", folder / "linked")
     data = prepare_folder(folder).data
-    assert data.digest() == before.digest()
+    assert data.digest == before.digest
     assert "files that are no images, left out: list.csv" in data.notes
     assert "links to folders, not followed: linked" in data.notes
 

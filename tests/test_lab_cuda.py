@@ -12,9 +12,10 @@ from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.captured import _tensors as tensors_of
 from mirrordescent.lab.data import Data
 from mirrordescent.lab.job import Job
+from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.runs import Run, settled
-from mirrordescent.lab.train import Keeping, train
+from mirrordescent.lab.train import train
 
 pytestmark = [
     pytest.mark.cuda,
@@ -50,8 +51,8 @@ def test_the_gpu_computes_what_the_cpu_does(run: Run) -> None:
     torch.backends.cudnn.allow_tf32 = False
     for job in jobs:
         job.begin(1)
-        for k in range(job.steps):
-            job.step(k)
+        for _ in range(job.steps):
+            job.step()
     for one, other in zip(jobs[0].model.parameters(), jobs[1].model.parameters(), strict=True):
         torch.testing.assert_close(one, other.cpu(), rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(jobs[0].sums, jobs[1].sums.cpu(), rtol=1e-3, atol=2.0)
@@ -73,12 +74,12 @@ def test_a_deterministic_run_repeats_itself_and_goes_on_exactly(run: Run, tmp_pa
 def test_no_step_waits_for_the_device(run: Run) -> None:
     job = Job(small(run), pictures(), Place("cuda"))
     job.begin(1)
-    job.step(0)
+    job.step()
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
-        job.step(1)
-        job.step(2)
+        job.step()
+        job.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -94,8 +95,8 @@ def test_a_run_may_move_between_devices(tmp_path: Path) -> None:
 
 def stepped(job: Job, count: int) -> Job:
     job.begin(1)
-    for k in range(count):
-        job.step(k)
+    for _ in range(count):
+        job.step()
     return job
 
 

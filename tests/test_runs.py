@@ -44,7 +44,6 @@ def test_every_setting_is_in_the_id() -> None:
         "test": "test.csv",
         "test_share": 0.3,
         "corruption": 0.4,
-        "noise": "pair",
         "model": "cnn",
         "start": "near-zero",
         "augment": "crop",
@@ -64,6 +63,7 @@ def test_every_setting_is_in_the_id() -> None:
         "seed": 7,
     }
     changed = {name: Run(**{name: value}).id for name, value in other.items()}
+    changed["noise"] = Run(noise="pair", corruption=0.1).id
     changed["noise_file"] = Run(noise="file", noise_file="a.txt").id
     assert set(changed) == {field.name for field in dataclasses.fields(Run)}
     assert len({*changed.values(), Run().id}) == len(changed) + 1
@@ -93,6 +93,11 @@ def test_whole_numbers_and_text_are_the_numbers_they_say() -> None:
         ({"algorithm": "sgd", "potential": "l1"}, "potential is for smd and rmd"),
         ({"algorithm": "smd", "reduction": "batch"}, "reduction is for rmd"),
         ({"algorithm": "smd", "penalty": "huber"}, "penalty is for rmd"),
+        ({"algorithm": "weight-decay", "lam": math.inf}, "that is sgd"),
+        ({"noise": "pair"}, "noise 'pair' does nothing without corruption"),
+        ({"stop": "never", "patience": 7}, "patience does nothing"),
+        ({"data": "a.csv", "test": "b.csv", "test_share": 0.3}, "test_share does nothing"),
+        ({"data": ""}, "data must be a name or a path"),
         ({"noise": "file"}, "noise_file goes with noise 'file'"),
         ({"noise": "file", "noise_file": "a.txt", "corruption": 0.1}, "corruption does nothing"),
     ],

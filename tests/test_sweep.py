@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from mirrordescent.lab import sweep as module
+from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import read, read_all
 from mirrordescent.lab.runs import Run
-from mirrordescent.lab.sweep import Finished, grid, parse_axis, sweep
-from mirrordescent.lab.train import Keeping, Progress, train
+from mirrordescent.lab.sweep import Finished, grid, parse_axes, parse_axis, sweep
+from mirrordescent.lab.train import train
 
 CPU = Place("cpu", threads=1)
 
@@ -51,6 +52,8 @@ def test_a_grid_has_every_combination_once() -> None:
 
 def test_axes_are_read_as_typed() -> None:
     assert parse_axis("batch-size=16, 32") == ("batch_size", ["16", "32"])
+    with pytest.raises(ValueError, match="the grid has lam twice"):
+        parse_axes(["lam=1", "lam=2"])
     for text in ("lam", "=1", "lam=", "lam=,"):
         with pytest.raises(ValueError, match="a grid is NAME=VALUE"):
             parse_axis(text)
@@ -83,6 +86,24 @@ def test_a_failure_leaves_the_others_alone(tmp_path: Path) -> None:
         assert "needs every weight > 0" in failed[0].error
 
 
+def test_a_damaged_record_is_one_failure(tmp_path: Path) -> None:
+    runs = [Run(epochs=1), Run(epochs=1, seed=1)]
+    records, _ = sweep(runs, Keeping(tmp_path), CPU, jobs=1)
+    (records[0].folder / "run.json").write_text("{")
+    records, failed = sweep(runs, Keeping(tmp_path), CPU, jobs=1)
+    assert len(records) == len(failed) == 1
+    assert "run.json cannot be read" in failed[0].error
+
+
+def test_the_threads_do_not_depend_on_what_is_left(tmp_path: Path) -> None:
+    runs = [Run(epochs=1), Run(epochs=1, seed=1), Run(epochs=1, model="mlp")]  # the first and the last are the same
+    [first], _ = sweep(runs[:1], Keeping(tmp_path), Place("cpu"), jobs=2)
+    both, _ = sweep(runs, Keeping(tmp_path), Place("cpu"), jobs=2)
+    assert len(both) == 2
+    assert {record.environment["threads"] for record in both} == {max(1, module.cores() // 2)}
+    assert first in both
+
+
 def test_bad_data_are_told_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown data set 'digts'"):
         sweep([Run(data="digts")], Keeping(tmp_path))
@@ -95,21 +116,22 @@ import sys
 from pathlib import Path
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.sweep import grid, sweep
-from mirrordescent.lab.train import Keeping
+from mirrordescent.lab.loop import Keeping
 if __name__ == "__main__":
     runs = grid({"epochs": 2000, "corruption": 0.4}, {"seed": [0, 1, 2]})
     print(sweep(runs, Keeping(Path(sys.argv[1])), Place("cpu", threads=1), jobs=2)[1])
 """
 
 
-def started(tmp_path: Path) -> subprocess.Popen[str]:
-    (tmp_path / "sweep.py").write_text(SCRIPT)
+def started(tmp_path: Path, script: str = SCRIPT) -> subprocess.Popen[str]:
+    (tmp_path / "sweep.py").write_text(script)
     command = [sys.executable, str(tmp_path / "sweep.py"), str(tmp_path / "runs")]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def wait_for(tmp_path: Path, count: int) -> None:
+def wait_for(process: subprocess.Popen[str], tmp_path: Path, count: int) -> None:
     while len(list((tmp_path / "runs").glob("*/run.json"))) < count:
+        assert process.poll() is None
         time.sleep(0.05)
 
 
@@ -126,7 +148,7 @@ def wait_for_the_end_of(group: int) -> None:
 def test_ctrl_c_leaves_everything_resumable_and_no_process(tmp_path: Path) -> None:
     """As a terminal sends it: to the whole group."""
     process = started(tmp_path)
-    wait_for(tmp_path, 2)
+    wait_for(process, tmp_path, 2)
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -157,6 +179,32 @@ def test_a_killed_worker_is_told_and_its_run_goes_on_next_time(tmp_path: Path) -
     whole = [train(run, Keeping(tmp_path / "whole"), CPU) for run in runs]
     assert [record.rows for record in records] == [record.rows for record in whole]
     assert read(records[0].folder) == records[0]
+
+
+SLOW = SCRIPT.replace("sweep(runs", "slow(runs").replace(
+    "if __name__",
+    """
+import time
+from mirrordescent.lab import loop
+evaluate = loop.evaluate
+def late(*anything):
+    time.sleep(2)
+    return evaluate(*anything)
+loop.evaluate = late
+slow = sweep
+if __name__""",
+)
+
+
+def test_ctrl_c_during_the_last_evaluations_ends_a_sweep_too(tmp_path: Path) -> None:
+    """The workers import the script, so that their evaluations are slow as well."""
+    process = started(tmp_path, SLOW.replace('"epochs": 2000', '"epochs": 1'))
+    wait_for(process, tmp_path, 2)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    wait_for_the_end_of(process.pid)
 
 
 def test_cores_is_what_this_process_may_use() -> None:

@@ -70,7 +70,7 @@ def test_any_table_becomes_finite_standard_numbers(columns: Columns, seed: int) 
     assert float((units.std(dim=0, correction=0) - 1).abs().max()) < 1e-5
     others = [i for i in range(len(table.features)) if i not in numbers]
     assert set(data.inputs[:, others].flatten().tolist()) <= {0.0, 1.0}
-    assert prepared(columns, seed).data.digest() == data.digest()
+    assert prepared(columns, seed).data.digest == data.digest
 
 
 @given(mixed(), st.randoms(use_true_random=False))
@@ -101,7 +101,7 @@ def test_parquet_reads_as_csv_does(columns: Columns) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.parquet")
         parquet.write_table(pyarrow.table(one_type), path)
-        assert prepare_table(path).data.digest() == prepared(one_type).data.digest()
+        assert prepare_table(path).data.digest == prepared(one_type).data.digest
 
 
 COLUMNS: Columns = {
@@ -191,7 +191,7 @@ def test_forms_of_text_tables(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + rows.format(mark, number).replace("\n", "\r\n").encode())
         table = prepare_table(tmp_path / name)
         assert table.table.lines == [2, 3, 5, 6]
-        digests.add(table.data.digest())
+        digests.add(table.data.digest)
     assert len(digests) == 1
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ import mirrordescent as md
 from mirrordescent.lab.data import Data
 from mirrordescent.lab.evaluation import COLUMNS, auroc
 from mirrordescent.lab.job import Job, given_labels
+from mirrordescent.lab.loop import Keeping, Progress, rule_for
 from mirrordescent.lab.models import build
 from mirrordescent.lab.noise import Noise
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, held, read
 from mirrordescent.lab.runs import Run, derived, settled
-from mirrordescent.lab.train import Keeping, Progress, rule_for, train
+from mirrordescent.lab.train import train
 from mirrordescent.lab.visits import visits
 
 CPU = Place("cpu", threads=1)
@@ -196,7 +198,8 @@ import sys
 from pathlib import Path
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.runs import Run
-from mirrordescent.lab.train import Keeping, train
+from mirrordescent.lab.loop import Keeping
+from mirrordescent.lab.train import train
 train(Run(corruption=0.4, epochs={epochs}), Keeping(Path(sys.argv[1]), checkpoint_seconds={every}), Place("cpu", 1))
 """
 
@@ -233,6 +236,7 @@ def test_a_signal_leaves_a_checkpoint_and_ends_it(tmp_path: Path, number: signal
     process = go(tmp_path, epochs=100_000, every=1000)
     folder = tmp_path / settled_id(100_000)
     while not (folder / "run.json").exists():
+        assert process.poll() is None
         time.sleep(0.05)
     time.sleep(0.3)
     process.send_signal(number)
@@ -277,6 +281,75 @@ def test_damage_is_named(tmp_path: Path) -> None:
     (folder / "run.json").write_text("{")
     with pytest.raises(RunError, match=r"run\.json cannot be read"):
         trained(tmp_path, run)
+
+
+def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    held_record = json.loads(path.read_text())
+    change(held_record)
+    path.write_text(json.dumps(held_record))
+
+
+def test_a_run_of_an_older_version_goes_on_and_one_of_a_newer_is_left_alone(tmp_path: Path) -> None:
+    run = Run(epochs=3, batch_size=8)
+    asked = iter(range(1000))
+    folder = trained(tmp_path, run, stop=lambda: next(asked) > 9).folder
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    del state["run"]["precision"]  # a field that came later
+    torch.save(state, folder / "checkpoint.pt")
+    edited(folder / "run.json", lambda held_record: held_record["run"].pop("precision"))
+    assert trained(tmp_path, run).rows == trained(tmp_path / "whole", run).rows
+    edited(folder / "run.json", lambda held_record: held_record["run"].update(warmth=3))
+    with pytest.raises(RunError, match="newer mirrordescent"):
+        trained(tmp_path, run)
+
+
+def test_a_changed_file_of_labels_is_noticed(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.txt"
+    labels.write_text("0\n" * 60)
+    run = Run(noise="file", noise_file=str(labels), epochs=1)
+    assert trained(tmp_path, run).data["wrong"] == int((small().targets != 0).sum())
+    labels.write_text("1\n" * 60)
+    with pytest.raises(RunError, match="has changed since"):
+        trained(tmp_path, run)
+
+
+def test_a_run_that_is_refused_leaves_nothing_and_one_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="needs every weight > 0"):
+        trained(tmp_path, Run(potential="entropy", epochs=1))
+    assert list(tmp_path.iterdir()) == []
+
+    def fail(_: Progress) -> None:
+        raise OSError("the terminal is gone")
+
+    with pytest.raises(OSError, match="the terminal is gone"):
+        trained(tmp_path, Run(epochs=2), watch=fail)
+    [folder] = tmp_path.iterdir()
+    assert (read(folder).status, read(folder).reason) == ("failed", "the terminal is gone")
+    assert trained(tmp_path, Run(epochs=2)).status == "done"
+
+
+def test_ctrl_c_in_the_last_evaluation_is_not_forgotten(tmp_path: Path) -> None:
+    def press(event: Progress) -> None:
+        if event.epoch == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, Run(epochs=2), watch=press)
+    [folder] = tmp_path.iterdir()
+    assert read(folder).status == "done"
+
+
+def test_batch_norm_and_batches_of_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="batch_size must be >= 2 with batch norm"):
+        trained(tmp_path, Run(model="resnet18", batch_size=1, epochs=1), small(images=True))
+    assert trained(tmp_path, Run(batch_size=1000, epochs=1)).epochs == 1  # more than there are samples: all of them
+
+
+def test_what_a_killed_write_left_is_cleared(tmp_path: Path) -> None:
+    folder = trained(tmp_path, Run(epochs=1)).folder
+    (folder / ".checkpoint.pt.123.part").write_bytes(b"half")
+    trained(tmp_path, Run(epochs=1))
+    assert not (folder / ".checkpoint.pt.123.part").exists()
 
 
 def test_the_papers_rules(tmp_path: Path) -> None:
@@ -341,6 +414,7 @@ def test_tensorboard_has_every_figure(tmp_path: Path) -> None:
 
     asked = iter(range(1000))
     keeping = Keeping(tmp_path, tensorboard=True)
+    train(Run(epochs=4, batch_size=10), Keeping(tmp_path), CPU, data=small(), stop=lambda: next(asked) > 8)
     train(Run(epochs=4, batch_size=10), keeping, CPU, data=small(), stop=lambda: next(asked) > 13)
     record = train(Run(epochs=4, batch_size=10), keeping, CPU, data=small())
     events = EventAccumulator(str(record.folder / "tensorboard"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json as json_format
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,13 +21,15 @@ try:
 except ImportError:  # pragma: no cover - an install without the extra
     sys.exit("rmd: the command needs more than the library: pip install 'mirrordescent[lab]'")
 
+import torch
+
 from mirrordescent import __version__
 from mirrordescent.lab.data import DataError
+from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.names import unknown
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, read_all
 from mirrordescent.lab.runs import Run
-from mirrordescent.lab.train import Keeping
 from mirrordescent.lab.usage import UsageError, called
 
 Name = Annotated[str, tyro.conf.Positional]
@@ -57,8 +61,16 @@ def train(run: Run, keeping: Keeping, place: Place, json: bool = False) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class Base(Run):
+    """What every run of a sweep has in common; it is checked with the grid, not before."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
 def sweep(
-    run: Run,
+    run: Base,
     keeping: Keeping,
     place: Place,
     grid: tuple[str, ...] = (),
@@ -77,9 +89,8 @@ def sweep(
     from mirrordescent.lab import sweep as lab
     from mirrordescent.lab.display import Watching
 
-    standard = Run().to_dict()
-    base = {name: value for name, value in run.to_dict().items() if value != standard[name]}
-    runs = lab.grid(base, dict(lab.parse_axis(axis) for axis in grid))
+    base = {name: value for name, value in run.to_dict().items() if value != Base().to_dict()[name]}
+    runs = lab.grid(base, lab.parse_axes(grid))
     with Watching(console(), total=len(runs)) as watch:
         records, failed = lab.sweep(runs, keeping, place, jobs=jobs, watch=watch)
     show(records, json=json)
@@ -123,6 +134,8 @@ def demo(
     from mirrordescent.lab.display import Watching
     from mirrordescent.lab.report import write_report
 
+    if seeds < 1:
+        raise ValueError(f"seeds must be >= 1, got {seeds}")
     runs = demo_runs(epochs=epochs, seeds=seeds)
     with Watching(console(), total=len(runs)) as watch:
         records, failed = lab.sweep(runs, Keeping(out), Place("cpu", threads=1), jobs=jobs, watch=watch)
@@ -223,12 +236,16 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0, 1 for a failure, 2 for a usage error, 130 for Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):  # λ must not end a command where it cannot be written
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
-        with terminable():
+        with terminable(), warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: _say(f"note: {message}", 0)  # type: ignore[assignment]
             return dispatch(arguments)
     except (UsageError, ValueError) as error:
         return _say(error, 1 if isinstance(error, DataError) else 2)
-    except (RunError, OSError) as error:
+    except (RunError, OSError, torch.OutOfMemoryError) as error:
         return _say(error, 1)
     except KeyboardInterrupt:
         return _say("stopped; the same command goes on from here", 130)

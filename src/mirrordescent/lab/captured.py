@@ -59,10 +59,9 @@ class Captured:
 
     def begin(self, epoch: int, first: int = 0) -> None:
         """Draw the epoch's visits, and stand before its step `first`."""
-        drawn = self._drawn(epoch)
-        with torch.cuda.stream(self.stream):
-            for held, new in zip(self.table, drawn, strict=True):
-                held.copy_(new, non_blocking=True)
+        with torch.cuda.stream(self.stream):  # all of it: memory of another stream could be used again too early
+            for held, new in zip(self.table, self._drawn(epoch), strict=True):
+                held.copy_(new)
             self.place.fill_(first)
 
     def step(self) -> None:

@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from mirrordescent.lab import train
+from mirrordescent.lab import loop
 from mirrordescent.lab.data import official
 from mirrordescent.lab.records import Record, Row
 from mirrordescent.lab.report.table import NOTHING, Line, tasks
@@ -85,7 +85,7 @@ class Watching:
         """Leave the terminal as it was."""
         self.bars.stop()
 
-    def __call__(self, event: train.Progress | Finished) -> None:
+    def __call__(self, event: loop.Progress | Finished) -> None:
         """Show what a run says."""
         if isinstance(event, Finished):
             self._finish(event)

@@ -39,6 +39,8 @@ class Job:
         self.pictures = padded(self.inputs) if self.crops else self.inputs
         self.test_inputs, self.test_targets = data.test_inputs.to(self.device), data.test_targets.to(self.device)
         self.model = self.new_model()
+        if self.batch < 2 and any(isinstance(module, nn.BatchNorm2d) for module in self.model.modules()):
+            raise ValueError(f"batch_size must be >= 2 with batch norm, as in {run.model}, got {self.batch}")
         self.start = [w.detach().clone() for w in self.model.parameters()]
         self.optimizer = optimizer_for(run, self.model, len(data))
         self.call: Callable[[nn.Module, Tensor], Tensor] = lambda model, x: model(
@@ -46,6 +48,7 @@ class Job:
         )  # a compiled one may take its place
         self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self.visits: Visits | None = None
+        self.next = 0
 
     def new_model(self) -> nn.Module:
         """The network at its start."""
@@ -66,15 +69,20 @@ class Job:
         """How many steps an epoch has."""
         return len(self.data) // self.batch
 
-    def begin(self, epoch: int) -> None:
-        """Draw the epoch's visits."""
+    def begin(self, epoch: int, first: int = 0) -> None:
+        """Draw the epoch's visits, and stand before its step `first`."""
         self.visits = visits(len(self.data), self.batch, self.run.seed, epoch, self.run.augment).to(self.device)
+        self.next = first
 
-    def step(self, k: int) -> None:
-        """Step k of the epoch that `begin` began."""
+    def step(self) -> None:
+        """The next step of the epoch."""
         assert self.visits is not None
-        plan = self.visits
+        plan, k = self.visits, self.next
         self.descend(plan.index[k], plan.top[k], plan.left[k], plan.flip[k])
+        self.next += 1
+
+    def wait(self) -> None:
+        """Until every step is done: whoever reads a result waits for it anyway."""
 
     def descend(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> None:
         """One training step on the samples `index`; the host waits for nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -34,6 +35,8 @@ class Place:
             raise ValueError(f"device must be auto, cpu, cuda, cuda:1, …, got {self.device!r}") from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device {self.device!r} was asked for, but PyTorch finds no GPU; use --device cpu")
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise ValueError(f"device {self.device!r} was asked for, but there are {torch.cuda.device_count()} GPUs")
         if device.type not in ("cpu", "cuda"):
             raise ValueError(f"device must be auto, cpu or cuda, got {self.device!r}")
 
@@ -49,17 +52,19 @@ class Place:
         """Use the place as it says; everything is as before when the block ends."""
         threads, cudnn = torch.get_num_threads(), torch.backends.cudnn.deterministic
         everything = torch.are_deterministic_algorithms_enabled()
+        only_warn = torch.is_deterministic_algorithms_warn_only_enabled()
         try:
             if self.threads is not None:
                 torch.set_num_threads(self.threads)
             if self.deterministic:
+                os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # older cuBLAS asks for it
                 torch.backends.cudnn.deterministic = True
                 torch.use_deterministic_algorithms(True)
             yield
         finally:
             torch.set_num_threads(threads)
             torch.backends.cudnn.deterministic = cudnn
-            torch.use_deterministic_algorithms(everything)
+            torch.use_deterministic_algorithms(everything, warn_only=only_warn)
 
     def autocast(self, run: Run) -> AbstractContextManager[Any]:
         """bfloat16 where the run wants it and the place has it."""

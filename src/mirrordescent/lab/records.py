@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -33,7 +35,7 @@ class Record:
     data: what the data were: name, digest, samples, test_samples, shape, classes, wrong (labels changed).
     rows: one per evaluation, with the keys of `evaluation.COLUMNS`. Accuracies are fractions.
     histograms: "weights", "z_right" and "z_wrong", each with "edges" and "counts"; empty before the end.
-    seconds: of training, over all goes.
+    seconds: of training, over all goes. environment: what the last go was computed with; earlier: others before it.
     """
 
     folder: Path
@@ -45,6 +47,7 @@ class Record:
     seconds: float = 0.0
     data: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
+    earlier: list[dict[str, Any]] = field(default_factory=list)
     histograms: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
 
@@ -71,6 +74,7 @@ class Record:
             "seconds": self.seconds,
             "data": self.data,
             "environment": self.environment,
+            "earlier": self.earlier,
             "final": self.final,
             "histograms": self.histograms,
         }
@@ -87,6 +91,8 @@ def read(folder: Path) -> Record:
     path = folder / "run.json"
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
+        if held.get("format", FORMAT) > FORMAT or not held["run"].keys() <= Run().to_dict().keys():
+            raise RunError(f"{path} was written by a newer mirrordescent; upgrade to read it")
         metrics = folder / "metrics.jsonl"
         lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
         names = {item.name for item in dataclasses.fields(Record)} - {"folder", "run", "rows"}
@@ -94,7 +100,7 @@ def read(folder: Path) -> Record:
         return Record(folder, Run.from_dict(held["run"]), rows=[json.loads(line) for line in lines], **values)
     except FileNotFoundError:
         raise RunError(f"{path} is missing: {folder} is not a run's folder") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path} cannot be read: {error}; remove {folder} and train again") from None
 
 
@@ -127,15 +133,28 @@ def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
     except filelock.Timeout:
         raise RunError(f"{folder} is being trained by another process; wait for it, or add --wait") from None
     try:
+        for part in folder.glob(".*.part"):  # of a go that was killed while it wrote
+            part.unlink(missing_ok=True)
         yield
     finally:
         lock.release()
+        _remove_if_empty(folder)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """A run that was refused before it began leaves nothing."""
+    if [path.name for path in folder.iterdir()] == ["lock"]:
+        with contextlib.suppress(OSError):  # somebody else may have come
+            (folder / "lock").unlink()
+            folder.rmdir()
 
 
 def save_checkpoint(folder: Path, state: Mapping[str, Any]) -> None:
     """checkpoint.pt, whole or not at all."""
+    memory = io.BytesIO()  # torch hides a full disk behind an error of its own
+    torch.save(dict(state), memory)
     with written(folder / "checkpoint.pt") as file:
-        torch.save(dict(state), file)
+        file.write(memory.getbuffer())
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ Algorithm = Literal["sgd", "weight-decay", "smd", "rmd"]
 
 @dataclass(frozen=True)
 class Run:
-    """One training run. Two runs with the same contents have the same id, and end with the same metrics."""
+    """One training run. Two runs with the same contents have the same id, and on the same machine the same metrics."""
 
     data: str = "digits"
     """a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images"""
@@ -62,7 +62,7 @@ class Run:
     epochs: int = 100
     """at most so many"""
     stop: Literal["paper", "never"] = "paper"
-    """by the paper's rules (see --patience; sgd and smd when every label is fitted), or never before the last epoch"""
+    """by the paper's rules (sgd, smd: when every label is fitted; else see --patience), or never unless it diverges"""
     patience: int = 500
     """rmd and weight-decay stop when the residual, or the objective, improved by less than 0.01 % in so many epochs"""
     every: int = 1
@@ -138,17 +138,17 @@ def parsed(name: str, value: Any, kind: Any) -> Any:
             raise _not_one_of(name, value, get_args(kind))
         return value
     options = get_args(kind) or (kind,)
-    if type(None) in options and value in (None, "none", ""):
+    if type(None) in options and value in (None, "None"):
         return None
     wanted = next(option for option in options if option is not type(None))
     try:
         if isinstance(value, bool) or (wanted is str and not isinstance(value, str)):
             raise ValueError
         if wanted is int and not isinstance(value, int):
-            number = float(value)
-            if not number.is_integer():
+            number = int(value)
+            if number != value and not isinstance(value, str):
                 raise ValueError
-            return int(number)
+            return number
         return wanted(value)
     except (TypeError, ValueError):
         what = {int: "a whole number", float: "a number", str: "text"}[wanted]
@@ -166,7 +166,7 @@ def derived(seed: int, *names: str | int) -> int:
 
 
 def settled(run: Run, data: Data) -> Run:
-    """The run with "auto" replaced by what it means for these data."""
+    """The run with the model and the augmentation that "auto" means for these data."""
     model = data.model if run.model == "auto" else run.model
     augment = data.augment if run.augment == "auto" else run.augment
     return Run.from_dict({**run.to_dict(), "model": model, "augment": augment})
@@ -181,7 +181,7 @@ def _check_numbers(run: Run) -> None:
     rules: tuple[tuple[str, bool, str], ...] = (
         ("test_share", 0 < run.test_share < 1, "in (0, 1)"),
         ("corruption", 0 <= run.corruption <= 1, "in [0, 1]"),
-        ("lam", run.lam is None or run.lam > 0, "> 0 (or inf, for SMD)"),
+        ("lam", run.lam is None or run.lam > 0, "> 0"),
         ("lr", 0 < run.lr < math.inf, "> 0"),
         ("momentum", 0 <= run.momentum < 1, "in [0, 1)"),
         ("batch_size", run.batch_size >= 1, ">= 1"),
@@ -199,6 +199,8 @@ def _check_nothing_inert(run: Run) -> None:
     """An argument that is accepted changes the result."""
     if run.algorithm == "weight-decay" and run.lam is None:
         raise ValueError("weight-decay needs lam: weight_decay = 1/(lam * number of training samples)")
+    if run.algorithm == "weight-decay" and run.lam == math.inf:
+        raise ValueError("weight-decay with lam inf decays nothing: that is sgd")
     if run.algorithm in ("sgd", "smd") and run.lam is not None:
         raise ValueError(f"lam is for rmd and weight-decay, and does nothing in {run.algorithm}")
     if run.algorithm in ("sgd", "weight-decay") and run.potential != "l2":
@@ -210,6 +212,14 @@ def _check_nothing_inert(run: Run) -> None:
         raise ValueError(
             f"noise_file goes with noise 'file', got noise {run.noise!r} and noise_file {run.noise_file!r}"
         )
+    if run.noise not in ("uniform", "file") and not run.corruption:
+        raise ValueError(f"noise {run.noise!r} does nothing without corruption")
+    if run.stop == "never" and run.patience != _DEFAULTS["patience"]:
+        raise ValueError("patience does nothing with stop 'never'")
+    if run.test is not None and run.test_share != _DEFAULTS["test_share"]:
+        raise ValueError("test_share does nothing beside a test set of its own")
+    if not run.data:
+        raise ValueError("data must be a name or a path, got ''")
     if run.noise == "file" and run.corruption:
         raise ValueError("corruption does nothing with noise 'file': the file says every label")
 

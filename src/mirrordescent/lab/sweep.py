@@ -6,20 +6,22 @@ import itertools
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, cast
 
 from mirrordescent.lab.data import Data, Source, load
+from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.names import unknown
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, order_of, read
 from mirrordescent.lab.runs import Run, settled
-from mirrordescent.lab.train import Keeping, Progress, found, source_of, train
+from mirrordescent.lab.train import found, source_of, train
 
 # which settings an algorithm does not have; a grid leaves them out there
 _WITHOUT: dict[str, tuple[str, ...]] = {
@@ -55,10 +57,22 @@ def grid(base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Run
     runs: dict[str, Run] = {}
     for values in itertools.product(*axes.values()):
         settings = {**base, **dict(zip(axes, values, strict=True))}
-        without = _WITHOUT.get(settings.get("algorithm", "rmd"), ())
+        without = [*_WITHOUT.get(settings.get("algorithm", "rmd"), ())]
+        if settings.get("corruption", 0) in (0, "0", "0.0"):
+            without.append("noise")
         run = Run.from_dict({name: value for name, value in settings.items() if name not in without})
         runs.setdefault(run.id, run)
     return sorted(runs.values(), key=order_of)
+
+
+def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
+    """The axes of a grid as a person types them. Raises ValueError for one that comes twice."""
+    axes: dict[str, list[str]] = {}
+    for name, values in map(parse_axis, texts):
+        if name in axes:
+            raise ValueError(f"the grid has {name} twice; give all its values together: {name}=1,2,4")
+        axes[name] = values
+    return axes
 
 
 def parse_axis(text: str) -> tuple[str, list[str]]:
@@ -92,35 +106,49 @@ def sweep(
     """
     keeping, place = keeping or Keeping(), place or Place()
     hear = watch or (lambda _: None)
-    todo, done = _split(runs, keeping, hear)
     if jobs is None:
         jobs = 1 if place.resolved.type == "cuda" else cores()
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1, got {jobs}")
+    todo, done, bad = _split(runs, keeping, hear)
+    # By what was asked for, not by how many are left: a run that goes on must have the threads that it had.
+    place = replace(place, threads=place.threads or max(1, cores() // jobs))
     jobs = min(jobs, len(todo))
-    place = replace(place, threads=place.threads or max(1, cores() // max(jobs, 1)))
     ended = _one_by_one(todo, keeping, place, hear) if jobs <= 1 else _together(todo, keeping, place, jobs, hear)
     done += [read(keeping.root / end.run.id) for end in ended if end.status == "done"]
-    return sorted(done, key=lambda record: order_of(record.run)), [end for end in ended if end.status != "done"]
+    return sorted(done, key=lambda record: order_of(record.run)), bad + [end for end in ended if end.status != "done"]
 
 
-def _split(runs: Iterable[Run], keeping: Keeping, hear: Callable[[Finished], None]) -> tuple[list[Run], list[Record]]:
-    """What is to do, and what is done. The data are loaded here once, so that what is wrong with them is told once."""
+def _split(
+    runs: Iterable[Run], keeping: Keeping, hear: Callable[[Finished], None]
+) -> tuple[list[Run], list[Record], list[Finished]]:
+    """What is to do, what is done, and what cannot be begun.
+
+    The data are loaded here once, so that what is wrong with them is told once.
+    """
     sets: dict[Source, Data] = {}
     todo: dict[str, Run] = {}
-    done: list[Record] = []
-    for run in runs:
-        source = source_of(run)
+    done: dict[str, Record] = {}
+    bad: list[Finished] = []
+    for unsettled in runs:
+        source = source_of(unsettled)
         if source not in sets:
             sets[source] = load(source, keeping.data_root)
-        run = settled(run, sets[source])
-        record = found(keeping.root / run.id, run, sets[source])
+        run = settled(unsettled, sets[source])
+        if run.id in todo or run.id in done:
+            continue
+        try:
+            record = found(keeping.root / run.id, run, sets[source])
+        except RunError as error:
+            bad.append(Finished(run, "failed", str(error)))
+            hear(bad[-1])
+            continue
         if record is not None and record.status == "done":
-            done.append(record)
+            done[run.id] = record
             hear(Finished(run, "done"))
         else:
             todo[run.id] = run
-    return list(todo.values()), done
+    return list(todo.values()), list(done.values()), bad
 
 
 def _one_by_one(runs: list[Run], keeping: Keeping, place: Place, hear: Callable[[Any], None]) -> list[Finished]:
@@ -133,15 +161,20 @@ def _one_by_one(runs: list[Run], keeping: Keeping, place: Place, hear: Callable[
 
 
 def _train_one(
-    run: Run, keeping: Keeping, place: Place, cache: dict[Source, Data], hear: Callable[[Any], None]
+    run: Run,
+    keeping: Keeping,
+    place: Place,
+    cache: dict[Source, Data],
+    hear: Callable[[Any], None],
+    stop: Callable[[], bool] | None = None,
 ) -> Finished:
     source = source_of(run)
     try:
         if source not in cache:
             cache.clear()  # one at a time in memory
             cache[source] = load(source, keeping.data_root)
-        return Finished(run, train(run, keeping, place, data=cache[source], watch=hear).status)
-    except (ValueError, RunError, OSError, RuntimeError) as error:
+        return Finished(run, train(run, keeping, place, data=cache[source], watch=hear, stop=stop).status)
+    except Exception as error:  # whatever it is, it is this run's, and the others go on
         return Finished(run, "failed", f"{error}".splitlines()[0] if f"{error}" else type(error).__name__)
 
 
@@ -156,6 +189,7 @@ class _Worker:
             self.process.start()
         other.close()  # so that the child's end is the only one, and its death is the end of the pipe
         self.run: Run | None = None
+        self.spoke = False
 
     def give(self, run: Run | None) -> None:
         """A run to train; None to leave."""
@@ -165,6 +199,9 @@ class _Worker:
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # which alone may say so
+        yield
+        return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -175,12 +212,22 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 def _work(pipe: Connection, keeping: Keeping, place: Place) -> None:
     """A worker's life: train what comes, tell what happens, leave on None, on Ctrl-C, or with the parent."""
     cache: dict[Source, Data] = {}
+    alone: list[OSError] = []  # why nobody listens any more
+
+    def tell(message: Progress | Finished) -> None:
+        try:
+            pipe.send(message)
+        except OSError as error:
+            alone.append(error)
+
+    run = None
     try:
         while (run := pipe.recv()) is not None:
-            pipe.send(_train_one(run, keeping, place, cache, pipe.send))
+            tell(_train_one(run, keeping, place, cache, tell, lambda: bool(alone)))
     except KeyboardInterrupt:
-        pipe.send(Finished(run, "interrupted"))
-    except (EOFError, BrokenPipeError):  # the parent is gone; the last checkpoint is there
+        if run is not None:
+            tell(Finished(run, "interrupted"))
+    except (EOFError, OSError):  # the parent is gone
         pass
 
 
@@ -194,8 +241,7 @@ def _together(
             worker.give(waiting.popleft())
         while busy := {worker.pipe: worker for worker in workers if worker.run is not None}:
             for pipe in wait(list(busy)):
-                assert isinstance(pipe, Connection)
-                worker = busy[pipe]
+                worker = busy[cast(Connection, pipe)]
                 message = _heard(worker)
                 hear(message)
                 if not isinstance(message, Finished):
@@ -213,8 +259,9 @@ def _together(
                     worker.run = None
     finally:
         for worker in workers:
-            if worker.run is not None:
+            if worker.run is not None and os.name != "nt":  # where it would be a kill
                 worker.process.terminate()  # its training writes a checkpoint first
+            worker.pipe.close()  # it leaves when it finds nobody there
         for worker in workers:
             worker.process.join()
     return ended
@@ -227,6 +274,9 @@ def _heard(worker: _Worker) -> Progress | Finished:
         message: Progress | Finished = worker.pipe.recv()
     except (EOFError, ConnectionResetError):
         worker.process.join()
-        how = f"its process ended with code {worker.process.exitcode}; sweep again to go on with it"
-        return Finished(worker.run, "failed", how)
+        how = f"its process ended with code {worker.process.exitcode}"
+        if not worker.spoke:
+            return Finished(worker.run, "failed", f"{how} before it began; a script needs if __name__ == '__main__':")
+        return Finished(worker.run, "failed", f"{how}; sweep again to go on with it")
+    worker.spoke = True
     return message

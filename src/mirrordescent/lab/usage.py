@@ -94,6 +94,7 @@ def check(arguments: Sequence[str], words: Words, prog: str) -> None:
     """Look for a misspelt flag, a value that does not fit, a word too many or too few. Raises UsageError."""
     waiting, rest = list(words.places), list(arguments)
     found: dict[str, Any] = {}
+    given: set[str] = set()
     while rest:
         token = rest.pop(0)
         if token in ("-h", "--help"):
@@ -108,6 +109,9 @@ def check(arguments: Sequence[str], words: Words, prog: str) -> None:
         if flag not in words.flags:
             raise UsageError(f"unknown option {flag!r}{nearest(flag, words.flags)}; see {prog} --help")
         kind = words.flags[flag]
+        if flag in given:
+            raise UsageError(f"option {flag!r} is given twice; see {prog} --help")
+        given.add(flag)
         if kind is bool:
             found[flag] = True
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -60,6 +61,7 @@ class Data:
         """The number of training samples."""
         return len(self.inputs)
 
+    @cached_property
     def digest(self) -> str:
         """A hash of everything that training sees, so that a run notices when its data have changed."""
         total = hashlib.sha256()
@@ -68,6 +70,10 @@ class Data:
             total.update(tensor.contiguous().numpy().tobytes())
         total.update(repr((self.classes, self.mean, self.std)).encode())
         return total.hexdigest()[:16]
+
+    def digest_with(self, more: bytes) -> str:
+        """The same with something beside the data."""
+        return hashlib.sha256(self.digest.encode() + more).hexdigest()[:16]
 
 
 class Scaling:

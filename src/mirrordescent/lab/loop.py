@@ -1,0 +1,255 @@
+"""A run under way: its epochs, its evaluations, its stopping rule, and what is written down about it."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import mirrordescent as md
+from mirrordescent.lab.board import Board
+from mirrordescent.lab.data import Data
+from mirrordescent.lab.evaluation import evaluate, histograms, objective
+from mirrordescent.lab.job import Job
+from mirrordescent.lab.records import Record, Row, RunError, load_checkpoint, save_checkpoint
+from mirrordescent.lab.runs import Run
+
+COSTLY = 20  # checkpoints are so many times rarer than they are long
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is; `watch` hears it after every epoch and a few times a second."""
+
+    run: Run
+    epoch: int  # epochs done
+    step: int  # steps done of the epoch under way
+    steps: int  # of an epoch
+    row: Row  # the last evaluation
+
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where and how often a run is written down. Nothing of it changes a result."""
+
+    root: Path = Path("runs")
+    """folder for runs; a run's own folder in it is its id"""
+    data_root: Path | None = None
+    """folder of the fetched data sets"""
+    checkpoint_seconds: float = 10.0
+    """seconds between checkpoints: what a kill can cost (more where writing one takes long)"""
+    tensorboard: bool = False
+    """write TensorBoard's event files too"""
+    wait: bool = False
+    """wait for another process that has the run, instead of refusing"""
+
+    def __post_init__(self) -> None:
+        if not self.checkpoint_seconds >= 0:
+            raise ValueError(f"checkpoint_seconds must be >= 0, got {self.checkpoint_seconds}")
+
+
+class Stepper(Protocol):
+    """What takes a run's steps: its job itself, or a captured form of it."""
+
+    def begin(self, epoch: int, first: int = 0) -> None:
+        """Draw an epoch's visits, and stand before its step `first`."""
+
+    def step(self) -> None:
+        """Take the next step."""
+
+    def wait(self) -> None:
+        """Until every step is done."""
+
+
+class Loop:
+    """A run under way, from where its last checkpoint left it.
+
+    epoch, step: how much is done: whole epochs, and steps of the next one.
+    """
+
+    def __init__(self, job: Job, record: Record, keeping: Keeping, watch: Watch | None = None) -> None:
+        self.job, self.run, self.record, self.watch = job, job.run, record, watch
+        self.stepper: Stepper = job
+        self.rule = rule_for(job.run, job.data.classes)
+        self.digest = digest_of(job.run, job.data)
+        self.epoch = self.step = 0
+        self.checkpoint, self.heard = _Clock(keeping.checkpoint_seconds), _Clock(0.1)
+        self.begun, self.before = time.monotonic(), 0.0
+        self._restore(load_checkpoint(record.folder))
+        self._describe()
+        self.board = Board(record) if keeping.tensorboard else None
+        if record.status == "done":  # killed between the last checkpoint and the record of it
+            self._finish()
+        record.write()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is more to do."""
+        return self.record.status == "running"
+
+    def begin(self) -> None:
+        """Begin the next epoch, or go on in the middle of it."""
+        self.stepper.begin(self.epoch + 1, self.step)
+
+    def advance(self) -> None:
+        """One step."""
+        self.stepper.step()
+        self.step += 1
+        self._tell()
+        if self.checkpoint.due():
+            self.save()
+
+    def end(self) -> None:
+        """End the epoch: evaluate if it is time to, and see whether this was the last."""
+        self.stepper.wait()
+        self.epoch, self.step = self.epoch + 1, 0
+        self.record.epochs = self.epoch
+        last = self.epoch >= self.run.epochs
+        if last or self.epoch % self.run.every == 0:
+            row = evaluate(self.job, self.epoch)
+            self.record.rows.append(row)
+            if self.board is not None:
+                self.board.add(row)
+            reason = self._reason(row) or ("epochs" if last else "")
+            if reason:
+                self.record.status, self.record.reason = "done", reason
+        self.job.sums.zero_()
+        if not self.under_way:
+            self._finish()
+            self.save()
+        self._tell(always=True)
+
+    def interrupt(self) -> None:
+        """Write everything down, so that it can go on later."""
+        self.record.status, self.record.reason = "interrupted", f"epoch {self.epoch}, step {self.step}"
+        self.save()
+        if self.board is not None:
+            self.board.close()
+
+    def fail(self, error: Exception) -> None:
+        """Say in the record why the run could not go on; its last checkpoint stays."""
+        self.record.status = "failed"
+        self.record.reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        self.record.write()
+
+    def save(self) -> None:
+        """The checkpoint before the record: what the record says is done, the checkpoint has."""
+        self.stepper.wait()
+        begun = time.monotonic()
+        self.record.seconds = round(self.before + begun - self.begun, 3)
+        state = {
+            "run": self.run.to_dict(),
+            "digest": self.digest,
+            "epoch": self.epoch,
+            "step": self.step,
+            "job": self.job.state_dict(),
+            "rule": self.rule.state_dict() if self.rule is not None else {},
+            "rows": json.dumps(self.record.rows),
+            "seconds": self.record.seconds,
+            "status": self.record.status,
+            "reason": self.record.reason,
+        }
+        save_checkpoint(self.record.folder, state)
+        self.record.write()
+        self.checkpoint.reset(least=COSTLY * (time.monotonic() - begun))
+
+    def _finish(self) -> None:
+        self.record.histograms = histograms(self.job)
+        if self.board is not None:
+            self.board.close()
+
+    def _reason(self, row: Row) -> str:
+        """Why training should end here, or nothing."""
+        if row["train_loss"] is None:
+            return "diverged"
+        if self.rule is None:
+            return ""
+        if isinstance(self.rule, md.StopOnInterpolation):
+            value = row["train_accuracy"]
+        elif self.run.algorithm == "weight-decay":
+            value = objective(self.job, row)
+        else:
+            value = row["residual"] if self.run.algorithm == "rmd" else row["train_loss"]
+        ended = self.rule(math.nan if value is None else value)
+        return ("interpolation" if isinstance(self.rule, md.StopOnInterpolation) else "plateau") if ended else ""
+
+    def _tell(self, *, always: bool = False) -> None:
+        if self.watch is not None and (always or self.heard.due()):
+            self.watch(Progress(self.run, self.epoch, self.step, self.job.steps, self.record.final))
+            self.heard.reset()
+
+    def _restore(self, state: dict[str, Any] | None) -> None:
+        """Take up where the checkpoint ends; rows that came after it will come again."""
+        self.record.rows, self.record.epochs = [], 0
+        self.record.status, self.record.reason = "running", ""
+        if state is None:
+            return
+        path = self.record.folder / "checkpoint.pt"
+        try:
+            if Run.from_dict(state["run"]) != self.run or state["digest"] != self.digest:
+                raise RunError(f"{path} is of another run or of other data; remove {self.record.folder}")
+            self.job.load_state_dict(state["job"])
+            if self.rule is not None:
+                self.rule.load_state_dict(state["rule"])
+            self.epoch, self.step = state["epoch"], state["step"]
+            self.record.rows, self.record.epochs = json.loads(state["rows"]), self.epoch
+            self.before = state["seconds"]
+            if state["status"] == "done":
+                self.record.status, self.record.reason = "done", state["reason"]
+        except (KeyError, ValueError, TypeError) as error:
+            raise RunError(f"{path} does not fit this run ({error}); remove {self.record.folder}") from None
+
+    def _describe(self) -> None:
+        record, data, environment = self.record, self.job.data, self.job.place.described(self.run)
+        if record.environment and record.environment != environment:
+            record.earlier.append(record.environment)
+        record.environment = environment
+        record.parameters = sum(w.numel() for w in self.job.model.parameters())
+        record.data = {
+            "name": data.name,
+            "digest": self.digest,
+            "samples": len(data),
+            "test_samples": len(data.test_inputs),
+            "shape": list(data.shape),
+            "classes": data.classes,
+            "wrong": int(self.job.changed.sum()),
+            "notes": list(data.notes),
+        }
+
+
+def digest_of(run: Run, data: Data) -> str:
+    """Of all that the run is trained on, a file of labels included."""
+    if run.noise_file is None:
+        return data.digest
+    return data.digest_with(Path(run.noise_file).read_bytes())
+
+
+def rule_for(run: Run, classes: int | None) -> md.StopOnPlateau | md.StopOnInterpolation | None:
+    """The paper's stopping rule for the algorithm; the patience is in epochs, the rule is asked at evaluations."""
+    if run.stop == "never":
+        return None
+    if run.algorithm in ("sgd", "smd") and classes is not None:
+        return md.StopOnInterpolation()
+    return md.StopOnPlateau(patience=math.ceil(run.patience / run.every))
+
+
+class _Clock:
+    """When something was last done, and whether it is time again."""
+
+    def __init__(self, every: float) -> None:
+        self.every, self.last, self.least = every, time.monotonic(), 0.0
+
+    def due(self) -> bool:
+        """Whether it is time again."""
+        return time.monotonic() - self.last >= max(self.every, self.least)
+
+    def reset(self, least: float = 0.0) -> None:
+        """It was done just now, and is not due again for `least` seconds."""
+        self.last, self.least = time.monotonic(), least
