@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ import torch
 from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.captured import _tensors as tensors_of
 from mirrordescent.lab.data import Data
+from mirrordescent.lab.engine import engine
 from mirrordescent.lab.job import Job
-from mirrordescent.lab.loop import Keeping
+from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.train import train
@@ -28,6 +30,11 @@ RUNS = [
     Run(lam=2),
     Run(lam=2, reduction="batch", potential="2 * l2", momentum=0.5),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _whole_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 def pictures(n: int = 256) -> Data:
@@ -48,7 +55,6 @@ def test_the_gpu_computes_what_the_cpu_does(run: Run) -> None:
     """The order and the crops are the same; float32 sums are not."""
     run = dataclasses.replace(small(run), precision="float32")
     jobs = [Job(run, pictures(), Place(device)) for device in ("cpu", "cuda")]
-    torch.backends.cudnn.allow_tf32 = False
     for job in jobs:
         job.begin(1)
         for _ in range(job.steps):
@@ -125,6 +131,7 @@ def test_a_captured_step_is_the_plain_one_bit_for_bit(run: Run) -> None:
         assert torch.equal(tensor, graph[name]), name
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
 @pytest.mark.parametrize("run", [RUNS[0], RUNS[3]], ids=lambda run: run.title)
 def test_a_compiled_step_is_close_to_the_plain_one(run: Run) -> None:
     """ResNet-18 in float32, over 20 steps: the compiler sums in another order."""
@@ -153,3 +160,48 @@ def test_several_graphs_at_once_do_not_disturb_each_other() -> None:
         together = [everything(graph.job) for graph in graphs]
     for one, other in zip(alone, together, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run is on the same pictures."""
+    for module in ("mirrordescent.lab.sweep", "mirrordescent.lab.engine"):
+        monkeypatch.setattr(f"{module}.load", lambda *_: pictures())
+
+
+@pytest.mark.usefixtures("loaded")
+def test_the_engines_runs_are_the_plain_loops(tmp_path: Path) -> None:
+    """Runs of different length and algorithm, more of them than at once; bit for bit without compilation."""
+    place = Place("cuda", deterministic=True)
+    runs = [dataclasses.replace(small(run), epochs=1 + k % 3) for k, run in enumerate(RUNS)]
+    plain = {run.id: train(run, Keeping(tmp_path / "plain"), place, data=pictures()) for run in runs}
+    heard: list[object] = []
+    settings = {"at_once": 2, "compile_forward": False}
+    records, rest = engine(runs, Keeping(tmp_path / "engine"), place, watch=heard.append, **settings)  # type: ignore[arg-type]
+    assert not rest
+    assert len(records) == len(runs)
+    for record in records:
+        assert record.rows == plain[record.id].rows
+        assert (record.status, record.reason) == ("done", plain[record.id].reason)
+    again, _ = engine(runs, Keeping(tmp_path / "engine"), place)
+    assert again == records
+
+
+@pytest.mark.usefixtures("loaded")
+def test_the_engine_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    place = Place("cuda", deterministic=True)
+    runs = [dataclasses.replace(small(run), epochs=3) for run in RUNS[2:]]
+    whole, _ = engine(runs, Keeping(tmp_path / "whole"), place, at_once=2, compile_forward=False)
+
+    def stop(event: object) -> None:
+        if isinstance(event, Progress) and event.epoch == 1 and event.step == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    keeping = Keeping(tmp_path / "parts")
+    with pytest.raises(KeyboardInterrupt):
+        engine(runs, dataclasses.replace(keeping), place, at_once=2, compile_forward=False, watch=stop)
+    _, rest = engine(runs, keeping, place, at_once=2, compile_forward=False, minutes=0)
+    assert {end.status for end in rest} <= {"waiting", "interrupted"}
+    records, rest = engine(runs, keeping, place, at_once=3, compile_forward=False)
+    assert not rest
+    assert [record.rows for record in records] == [record.rows for record in whole]

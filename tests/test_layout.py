@@ -29,7 +29,7 @@ ORDER += ["stopping", "indexed", "pending", "rmd"]
 CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "__main__", "cli"))
 # data → run → place → job → record → report → command
 LAB = ["files", "names", "models", "noise", "data", "runs", "records", "visits", "place", "job", "captured"]
-LAB += ["evaluation", "board", "loop", "train", "sweep", "report", "demo", "display", "usage"]
+LAB += ["evaluation", "board", "loop", "train", "sweep", "engine", "paper", "report", "demo", "display", "usage"]
 
 
 def imported(path: Path, package: str = "mirrordescent") -> set[str]:
@@ -44,7 +44,9 @@ def imported(path: Path, package: str = "mirrordescent") -> set[str]:
 
 def test_every_module_has_its_place() -> None:
     assert sorted(ORDER) == CORE
-    assert sorted(LAB) == sorted(path.stem for path in (SOURCE / "lab").iterdir() if path.stem.strip("_") in LAB)
+    assert sorted(LAB) == sorted(
+        path.stem for path in (SOURCE / "lab").iterdir() if path.stem in LAB and path.suffix in ("", ".py")
+    )
     assert {path.stem for path in (SOURCE / "lab").glob("*.py")} <= {*LAB, "__init__"}
 
 

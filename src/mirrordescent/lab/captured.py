@@ -59,7 +59,8 @@ class Captured:
 
     def begin(self, epoch: int, first: int = 0) -> None:
         """Draw the epoch's visits, and stand before its step `first`."""
-        with torch.cuda.stream(self.stream):  # all of it: memory of another stream could be used again too early
+        self.stream.wait_stream(torch.cuda.current_stream(self.job.device))  # which may have set the sums to 0
+        with torch.cuda.stream(self.stream):  # the draws too: memory of another stream could be used again too early
             for held, new in zip(self.table, self._drawn(epoch), strict=True):
                 held.copy_(new)
             self.place.fill_(first)

@@ -29,7 +29,7 @@ class Job:
         self.batch = min(run.batch_size, len(data))
         corrupted = given_labels(run, data)
         self.targets, self.changed = corrupted.labels.to(self.device), corrupted.changed.to(self.device)
-        self.inputs = data.inputs.to(self.device)
+        self.inputs, self.test_inputs, self.test_targets = data.on(self.device)
         self.scaled = Scaling(data, self.device)
         self.crops = run.augment != "none"
         if self.crops and self.inputs.dim() != 4:
@@ -37,7 +37,6 @@ class Job:
                 f"augment {run.augment!r} is for images, but samples of {data.name} have shape {data.shape}"
             )
         self.pictures = padded(self.inputs) if self.crops else self.inputs
-        self.test_inputs, self.test_targets = data.test_inputs.to(self.device), data.test_targets.to(self.device)
         self.model = self.new_model()
         if self.batch < 2 and any(isinstance(module, nn.BatchNorm2d) for module in self.model.modules()):
             raise ValueError(f"batch_size must be >= 2 with batch norm, as in {run.model}, got {self.batch}")

@@ -51,11 +51,13 @@ class Place:
     def taken(self) -> Iterator[None]:
         """Use the place as it says; everything is as before when the block ends."""
         threads, cudnn = torch.get_num_threads(), torch.backends.cudnn.deterministic
+        search = torch.backends.cudnn.benchmark
         everything = torch.are_deterministic_algorithms_enabled()
         only_warn = torch.is_deterministic_algorithms_warn_only_enabled()
         try:
             if self.threads is not None:
                 torch.set_num_threads(self.threads)
+            torch.backends.cudnn.benchmark = not self.deterministic  # the fastest kernel, or always the same one
             if self.deterministic:
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # older cuBLAS asks for it
                 torch.backends.cudnn.deterministic = True
@@ -63,7 +65,7 @@ class Place:
             yield
         finally:
             torch.set_num_threads(threads)
-            torch.backends.cudnn.deterministic = cudnn
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn, search
             torch.use_deterministic_algorithms(everything, warn_only=only_warn)
 
     def autocast(self, run: Run) -> AbstractContextManager[Any]:

@@ -34,7 +34,7 @@ _WITHOUT: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Finished:
-    """How a run of a sweep ended: status "done", "interrupted" or "failed"; error: why it failed."""
+    """How a run of a sweep ended: "done", "interrupted", "failed" (error says why), or "waiting" if it never began."""
 
     run: Run
     status: str
@@ -110,16 +110,21 @@ def sweep(
         jobs = 1 if place.resolved.type == "cuda" else cores()
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1, got {jobs}")
-    todo, done, bad = _split(runs, keeping, hear)
+    todo, done, bad = sorted_out(runs, keeping, hear)
     # By what was asked for, not by how many are left: a run that goes on must have the threads that it had.
     place = replace(place, threads=place.threads or max(1, cores() // jobs))
     jobs = min(jobs, len(todo))
     ended = _one_by_one(todo, keeping, place, hear) if jobs <= 1 else _together(todo, keeping, place, jobs, hear)
-    done += [read(keeping.root / end.run.id) for end in ended if end.status == "done"]
-    return sorted(done, key=lambda record: order_of(record.run)), bad + [end for end in ended if end.status != "done"]
+    return results(keeping, done, bad + ended)
 
 
-def _split(
+def results(keeping: Keeping, done: list[Record], ended: list[Finished]) -> tuple[list[Record], list[Finished]]:
+    """The records of the runs that are done, in order, and what else became of runs."""
+    records = done + [read(keeping.root / end.run.id) for end in ended if end.status == "done"]
+    return sorted(records, key=lambda record: order_of(record.run)), [end for end in ended if end.status != "done"]
+
+
+def sorted_out(
     runs: Iterable[Run], keeping: Keeping, hear: Callable[[Finished], None]
 ) -> tuple[list[Run], list[Record], list[Finished]]:
     """What is to do, what is done, and what cannot be begun.

@@ -71,6 +71,17 @@ class Data:
         total.update(repr((self.classes, self.mean, self.std)).encode())
         return total.hexdigest()[:16]
 
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Training inputs, test inputs and test targets on a device; many runs share one copy."""
+        if device not in self._places:
+            self._places[device] = tuple(t.to(device) for t in (self.inputs, self.test_inputs, self.test_targets))
+        inputs, test_inputs, test_targets = self._places[device]
+        return inputs, test_inputs, test_targets
+
+    @cached_property
+    def _places(self) -> dict[torch.device, tuple[Tensor, ...]]:
+        return {}
+
     def digest_with(self, more: bytes) -> str:
         """The same with something beside the data."""
         return hashlib.sha256(self.digest.encode() + more).hexdigest()[:16]

@@ -1,0 +1,132 @@
+"""Many runs on one GPU: each run's step is a CUDA graph on a stream of its own, and the graphs are replayed in turn.
+
+It is the same loop as `train`'s, with the same job behind every step; only who takes the steps is different.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import torch
+
+from mirrordescent.lab.captured import Captured
+from mirrordescent.lab.data import Data, Source, load
+from mirrordescent.lab.job import Job
+from mirrordescent.lab.loop import Keeping, Loop, Progress
+from mirrordescent.lab.place import Place
+from mirrordescent.lab.records import Record, held
+from mirrordescent.lab.runs import Run
+from mirrordescent.lab.sweep import Finished, results, sorted_out
+from mirrordescent.lab.train import signals, source_of
+
+AT_ONCE = 8  # more share the GPU's arithmetic without raising it
+SPARE = 0.1  # of the GPU's memory, for evaluations and the libraries
+
+
+def engine(
+    runs: Iterable[Run],
+    keeping: Keeping | None = None,
+    place: Place | None = None,
+    *,
+    at_once: int | None = None,
+    minutes: float | None = None,
+    compile_forward: bool = True,
+    watch: Callable[[Progress | Finished], None] | None = None,
+) -> tuple[list[Record], list[Finished]]:
+    """Train runs side by side on one GPU; returns the records of those that are done, and what else became of runs.
+
+    at_once: how many; None for what the memory holds, at most 8. minutes: stop cleanly when they are over; everything
+    can go on later. What is done already is only read. A run that fails is reported, and the others go on. Ctrl-C
+    writes a checkpoint of each and raises KeyboardInterrupt.
+    """
+    keeping, place = keeping or Keeping(), place or Place("cuda")
+    if place.resolved.type != "cuda":
+        raise ValueError(f"the engine is for a GPU, got device {place.device!r}; `sweep` trains on the CPU's cores")
+    until = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
+    hear = watch or (lambda _: None)
+    todo, done, bad = sorted_out(runs, keeping, hear)
+    with signals() as signalled, place.taken(), contextlib.ExitStack() as locks:
+        side = _Side(keeping, place, hear, locks, compile_forward=compile_forward)
+        side.go(deque(todo), at_once, lambda: bool(signalled) or time.monotonic() > until)
+        if signalled:
+            raise KeyboardInterrupt
+    return results(keeping, done, bad + side.ended)
+
+
+class _Side:
+    """Runs side by side."""
+
+    def __init__(
+        self,
+        keeping: Keeping,
+        place: Place,
+        hear: Callable[[Progress | Finished], None],
+        locks: contextlib.ExitStack,
+        *,
+        compile_forward: bool,
+    ) -> None:
+        self.keeping, self.place, self.hear, self.locks = keeping, place, hear, locks
+        self.compile_forward = compile_forward
+        self.active: list[Loop] = []
+        self.ended: list[Finished] = []
+        self.sets: dict[Source, Data] = {}
+
+    def go(self, waiting: deque[Run], at_once: int | None, stop: Callable[[], bool]) -> None:
+        """Until all is done, or `stop()`."""
+        while (waiting or self.active) and not stop():
+            while waiting and len(self.active) < (at_once or self._room()) and not stop():
+                self._start(waiting.popleft())
+            self._epoch(stop)
+        for loop in self.active:
+            loop.interrupt()
+            self._end(loop)
+        self.ended += [Finished(run, "waiting") for run in waiting]
+
+    def _room(self) -> int:
+        """How many runs the memory holds: as many as the first one's share goes into it."""
+        if not self.active:
+            return 1
+        free, total = torch.cuda.mem_get_info(self.place.resolved)
+        each = (total - free) / len(self.active)
+        return max(1, min(AT_ONCE, len(self.active) + int((free - SPARE * total) / each)))
+
+    def _start(self, run: Run) -> None:
+        folder = self.keeping.root / run.id
+        try:
+            source = source_of(run)
+            if source not in self.sets:
+                self.sets[source] = load(source, self.keeping.data_root)
+            self.locks.enter_context(held(folder, wait=self.keeping.wait))
+            job = Job(run, self.sets[source], self.place)
+            loop = Loop(job, Record(folder, run), self.keeping, self.hear)
+            if loop.under_way:
+                loop.stepper = Captured(job, compile_forward=self.compile_forward)
+                loop.begin()
+                self.active.append(loop)
+            else:
+                self._end(loop)
+        except Exception as error:  # it is this run's, and the others go on
+            self._end_with(Finished(run, "failed", str(error).splitlines()[0] if str(error) else type(error).__name__))
+
+    def _epoch(self, stop: Callable[[], bool]) -> None:
+        """One epoch of every run, step by step in turn; a run that went on in the middle of one is through earlier."""
+        while not stop() and (going := [loop for loop in self.active if loop.step < loop.job.steps]):
+            for loop in going:
+                loop.advance()
+        for loop in [loop for loop in self.active if loop.step >= loop.job.steps]:
+            loop.end()
+            if loop.under_way:
+                loop.begin()
+            else:
+                self.active.remove(loop)
+                self._end(loop)
+
+    def _end(self, loop: Loop) -> None:
+        self._end_with(Finished(loop.run, loop.record.status))
+
+    def _end_with(self, end: Finished) -> None:
+        self.ended.append(end)
+        self.hear(end)
