@@ -120,7 +120,7 @@ def demo(
 ) -> int:
     """Digits with 40 % of the training labels redrawn: SGD, weight decay, RMD batch and RMD sample, and a report.
 
-    It takes about two minutes on two cores. Run it again and it only reads what is there.
+    It takes two to three minutes on two cores. Run it again and it only reads what is there.
 
     Args:
         out: folder for the runs and the report

@@ -145,8 +145,7 @@ def show_table(records: Sequence[Record]) -> None:
     """The runs on the standard output, one line per setting, task after task; narrow enough for any terminal."""
     console = Console()
     for task in tasks(records):
-        shown = Table(
-            title=escape(task.title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1)
+        shown = Table(title=escape(task.title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         )
         columns = [(heading, cell) for heading, cell in TERMINAL if any(cell(line) for line in task.lines)]
         for heading, _ in columns:
