@@ -146,7 +146,6 @@ def show_table(records: Sequence[Record]) -> None:
     console = Console()
     for task in tasks(records):
         shown = Table(title=escape(task.title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        )
         columns = [(heading, cell) for heading, cell in TERMINAL if any(cell(line) for line in task.lines)]
         for heading, _ in columns:
             shown.add_column(heading, justify="left" if heading in ("", "ended") else "right", no_wrap=True)
