@@ -181,6 +181,13 @@ def test_a_killed_worker_is_told_and_its_run_goes_on_next_time(tmp_path: Path) -
     assert read(records[0].folder) == records[0]
 
 
+def test_a_script_that_cannot_be_imported_again_is_told_why(tmp_path: Path) -> None:
+    """Each worker imports it, and so begins a sweep of its own."""
+    process = started(tmp_path, SCRIPT.replace('if __name__ == "__main__":', "if True:").replace("2000", "1"))
+    output, _ = process.communicate(timeout=120)
+    assert "before it began; a script needs if __name__ == '__main__':" in output
+
+
 SLOW = SCRIPT.replace("sweep(runs", "slow(runs").replace(
     "if __name__",
     """

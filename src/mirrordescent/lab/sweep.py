@@ -279,8 +279,9 @@ def _heard(worker: _Worker) -> Progress | Finished:
         message: Progress | Finished = worker.pipe.recv()
     except (EOFError, ConnectionResetError):
         worker.process.join()
-        how = f"its process ended with code {worker.process.exitcode}"
-        if not worker.spoke:
+        code = worker.process.exitcode or 0
+        how = f"its process ended with code {code}"
+        if not worker.spoke and code > 0:  # not killed: it could not start
             return Finished(worker.run, "failed", f"{how} before it began; a script needs if __name__ == '__main__':")
         return Finished(worker.run, "failed", f"{how}; sweep again to go on with it")
     worker.spoke = True
