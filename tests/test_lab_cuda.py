@@ -37,9 +37,9 @@ def _whole_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-def pictures(n: int = 256) -> Data:
+def pictures(n: int = 256, side: int = 16) -> Data:
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.randint(256, (n + 64, 3, 16, 16), generator=generator, dtype=torch.uint8)
+    inputs = torch.randint(256, (n + 64, 3, side, side), generator=generator, dtype=torch.uint8)
     targets = torch.randint(10, (n + 64,), generator=generator)
     mean, std = (0.5, 0.5, 0.5), (0.3, 0.3, 0.3)
     parts = inputs[:n], targets[:n], inputs[n:], targets[n:]
@@ -134,12 +134,13 @@ def test_a_captured_step_is_the_plain_one_bit_for_bit(run: Run) -> None:
 @pytest.mark.filterwarnings("ignore:TensorFloat32")
 @pytest.mark.parametrize("run", [RUNS[0], RUNS[3]], ids=lambda run: run.title)
 def test_a_compiled_step_is_close_to_the_plain_one(run: Run) -> None:
-    """ResNet-18 in float32, over 20 steps: the compiler sums in another order."""
+    """ResNet-18 in float32 as the paper trains it, over 20 steps: the compiler sums in another order."""
     place = Place("cuda", deterministic=True)
-    run = dataclasses.replace(small(run), batch_size=16, precision="float32", model="resnet18", lr=0.01)
+    run = dataclasses.replace(small(run), batch_size=128, precision="float32", model="resnet18", start="near-zero")
+    data = pictures(2560, side=32)
     with place.taken():
-        plain = stepped(Job(run, pictures(320), place), 20)
-        graph = replayed(Job(run, pictures(320), place), 20, compile_forward=True)
+        plain = stepped(Job(run, data, place), 20)
+        graph = replayed(Job(run, data, place), 20, compile_forward=True)
     one, other = (torch.cat([w.detach().flatten() for w in job.model.parameters()]) for job in (plain, graph))
     assert float((one - other).norm() / one.norm()) < 1e-3
 
@@ -194,7 +195,7 @@ def test_the_engine_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     whole, _ = engine(runs, Keeping(tmp_path / "whole"), place, at_once=2, compile_forward=False)
 
     def stop(event: object) -> None:
-        if isinstance(event, Progress) and event.epoch == 1 and event.step == 2:
+        if isinstance(event, Progress) and event.epoch == 1:  # told after every epoch, and now and then
             signal.raise_signal(signal.SIGTERM)
 
     keeping = Keeping(tmp_path / "parts")
