@@ -74,8 +74,7 @@ def words_of(function: Callable[..., Any]) -> Words:
     settings: dict[type, dict[str, str]] = {}
     hints = get_type_hints(function, include_extras=True)
     for name in inspect.signature(function).parameters:
-        extras = getattr(hints[name], "__metadata__", ())
-        kind = get_args(hints[name])[0] if extras else hints[name]
+        kind, extras = _unwrapped(hints[name])
         if tyro.conf.Positional in extras:
             places.append(name)
         elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -84,6 +83,14 @@ def words_of(function: Callable[..., Any]) -> Words:
         else:  # `from_` is --from
             flags[_flag(name.rstrip("_"))] = kind
     return Words(flags, tuple(places), settings)
+
+
+def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type and its annotations; Python 3.10 wraps them once more where the default is None."""
+    for part in (hint, *get_args(hint)):
+        if hasattr(part, "__metadata__"):
+            return get_args(part)[0], part.__metadata__
+    return hint, ()
 
 
 def _flag(name: str) -> str:
