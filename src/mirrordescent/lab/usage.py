@@ -53,9 +53,18 @@ def _later(function: Callable[..., Result]) -> Callable[..., Callable[[], Result
         return lambda: function(*positional, **named)
 
     later.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    later.__annotations__ = get_type_hints(function, include_extras=True)
+    later.__annotations__ = hints_of(function)
     later.__doc__ = function.__doc__
     return later
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """A function's types as they are written: Python 3.10 wraps an annotated one again where the default is None."""
+    hints = get_type_hints(function, include_extras=True)
+    return {
+        name: next((part for part in get_args(hint) if hasattr(part, "__metadata__")), hint)
+        for name, hint in hints.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -72,9 +81,10 @@ def words_of(function: Callable[..., Any]) -> Words:
     flags: dict[str, Any] = {}
     places: list[str] = []
     settings: dict[type, dict[str, str]] = {}
-    hints = get_type_hints(function, include_extras=True)
+    hints = hints_of(function)
     for name in inspect.signature(function).parameters:
-        kind, extras = _unwrapped(hints[name])
+        extras = getattr(hints[name], "__metadata__", ())
+        kind = get_args(hints[name])[0] if extras else hints[name]
         if tyro.conf.Positional in extras:
             places.append(name)
         elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -83,14 +93,6 @@ def words_of(function: Callable[..., Any]) -> Words:
         else:  # `from_` is --from
             flags[_flag(name.rstrip("_"))] = kind
     return Words(flags, tuple(places), settings)
-
-
-def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type and its annotations; Python 3.10 wraps them once more where the default is None."""
-    for part in (hint, *get_args(hint)):
-        if hasattr(part, "__metadata__"):
-            return get_args(part)[0], part.__metadata__
-    return hint, ()
 
 
 def _flag(name: str) -> str:
