@@ -29,7 +29,20 @@ ORDER += ["stopping", "indexed", "pending", "rmd"]
 CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "__main__", "cli"))
 # data → run → place → job → record → report → command
 LAB = ["files", "names", "models", "noise", "data", "runs", "records", "visits", "place", "job", "captured"]
-LAB += ["evaluation", "board", "loop", "train", "sweep", "engine", "paper", "report", "demo", "display", "usage"]
+LAB += [
+    "evaluation",
+    "board",
+    "loop",
+    "train",
+    "sweep",
+    "engine",
+    "paper",
+    "report",
+    "reproduce",
+    "demo",
+    "display",
+    "usage",
+]
 
 
 def imported(path: Path, package: str = "mirrordescent") -> set[str]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 try:
     import tyro
@@ -146,6 +146,44 @@ def demo(
     return 0
 
 
+def reproduce(
+    keeping: Keeping,
+    place: Place,
+    table: Literal["40", "25", "10", "0", "all"] = "all",
+    quick: bool = False,
+    minutes: float | None = None,
+    at_once: int | None = None,
+    json: bool = False,
+) -> int:
+    """Train the runs behind the paper's tables (CIFAR-10, ResNet-18) and set ours beside the paper's figures.
+
+    It is meant for a GPU, where runs are trained side by side; every run is done when its record says so, and the same
+    command goes on with the rest. `rmd data fetch cifar10` first.
+
+    Args:
+        table: the corruption level in %, or all of them
+        quick: only the first rows, for ten epochs: to see that it works
+        minutes: stop cleanly after so many (GPU)
+        at_once: runs side by side (GPU); what the memory holds, at most 8, unless given
+        json: print the records for machines
+    """
+    from mirrordescent.lab import reproduce as lab
+    from mirrordescent.lab.display import Watching, show_comparison
+
+    runs = lab.runs_of(table, quick=quick)
+    with Watching(console(), total=len(runs)) as watch:
+        records, rest = lab.reproduce(runs, keeping, place, minutes=minutes, at_once=at_once, watch=watch)
+    if json:
+        show(records, json=True)
+    else:
+        show_comparison(lab.compared(records))
+    if records:
+        console().print(f"page: {lab.write_page(records, keeping)}", highlight=False, soft_wrap=True)
+    if rest:
+        console().print(f"rmd: {len(records)} of {len(runs)} runs are done; the same command goes on with the others")
+    return 1 if any(end.status == "failed" for end in rest) else 0
+
+
 def data_list(root: Path | None = None, json: bool = False) -> int:
     """List the data sets that can be named, and which of them are here.
 
@@ -227,6 +265,9 @@ COMMANDS = {
         sweep, "  rmd sweep --corruption 0.4 --epochs 20 --root runs/lam --grid algorithm=sgd,rmd lam=1,2,4 seed=0,1"
     ),
     "report": Command(report, "  rmd report runs"),
+    "reproduce": Command(
+        reproduce, "  rmd reproduce --table 40 --quick\n  rmd reproduce --minutes 30 --root runs/paper"
+    ),
     "data list": Command(data_list, "  rmd data list"),
     "data fetch": Command(data_fetch, "  rmd data fetch mnist\n  rmd data fetch cifar10 --from cifar-10-binary.tar.gz"),
     "data verify": Command(data_verify, "  rmd data verify mnist"),

@@ -27,8 +27,10 @@ from rich.table import Table
 
 from mirrordescent.lab import loop
 from mirrordescent.lab.data import official
-from mirrordescent.lab.records import Record, Row
+from mirrordescent.lab.records import Record
+from mirrordescent.lab.records import Row as Metrics
 from mirrordescent.lab.report.table import NOTHING, Line, tasks
+from mirrordescent.lab.reproduce import Row
 from mirrordescent.lab.sweep import Finished
 
 EVERY = 10.0  # seconds between lines where there is no terminal to draw on
@@ -43,7 +45,7 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
-def standing(row: Row) -> str:
+def standing(row: Metrics) -> str:
     """The last evaluation in a few words."""
     if not row:
         return ""
@@ -173,6 +175,24 @@ TERMINAL: tuple[tuple[str, Callable[[Line], str]], ...] = (
     ("epochs", _mean("epochs", ".0f")),
     ("ended", lambda line: "" if line.ended == "epoch limit" else line.ended),
 )
+
+
+def show_comparison(rows: Sequence[Row]) -> None:
+    """The paper's tables and ours on the standard output."""
+    for corruption in dict.fromkeys(row.corruption for row in rows):
+        shown = Table(title=f"{corruption} % of the labels redrawn", title_justify="left", box=SIMPLE_HEAD)
+        for heading in ("", "epochs", "train %", "paper", "test %", "paper", "difference"):
+            shown.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+        for row in rows:
+            if row.corruption == corruption:
+                cells = [row.train.text(".1f"), _or_nothing(row.paper_train), row.test.text(".1f")]
+                cells += [_or_nothing(row.paper_test), _or_nothing(row.difference, "+.1f")]
+                shown.add_row(escape(row.title), str(row.epochs), *cells)
+        Console().print(shown)
+
+
+def _or_nothing(value: float | None, form: str = ".1f") -> str:
+    return NOTHING if value is None else format(value, form)
 
 
 def show_data(root: Path | None, *, json: bool) -> None:
