@@ -180,8 +180,9 @@ TERMINAL: tuple[tuple[str, Callable[[Line], str]], ...] = (
 def show_comparison(rows: Sequence[Row]) -> None:
     """The paper's tables and ours on the standard output."""
     for corruption in dict.fromkeys(row.corruption for row in rows):
-        shown = Table(title=f"{corruption} % of the labels redrawn", title_justify="left", box=SIMPLE_HEAD)
-        for heading in ("", "epochs", "train %", "paper", "test %", "paper", "difference"):
+        title = f"{corruption} % of the labels redrawn"
+        shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for heading in ("", "epochs", "train\n%", "paper", "test\n%", "paper", "by"):
             shown.add_column(heading, justify="right" if heading else "left", no_wrap=True)
         for row in rows:
             if row.corruption == corruption:
