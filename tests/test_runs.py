@@ -98,7 +98,8 @@ def test_whole_numbers_and_text_are_the_numbers_they_say() -> None:
         ({"stop": "never", "patience": 7}, "patience does nothing"),
         ({"data": "a.csv", "test": "b.csv", "test_share": 0.3}, "test_share does nothing"),
         ({"data": ""}, "data must be a name or a path"),
-        ({"noise": "file"}, "noise_file goes with noise 'file'"),
+        ({"noise": "file"}, "noise 'file' needs noise_file"),
+        ({"noise_file": "a.txt"}, "noise_file does nothing with noise 'uniform'"),
         ({"noise": "file", "noise_file": "a.txt", "corruption": 0.1}, "corruption does nothing"),
     ],
 )

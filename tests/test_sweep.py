@@ -57,6 +57,8 @@ def test_axes_are_read_as_typed() -> None:
     for text in ("lam", "=1", "lam=", "lam=,"):
         with pytest.raises(ValueError, match="a grid is NAME=VALUE"):
             parse_axis(text)
+    with pytest.raises(ValueError, match="the grid's lam does nothing in sgd, smd"):
+        grid({}, {"algorithm": ["sgd", "smd"], "lam": [1, 2]})
     with pytest.raises(ValueError, match=r"unknown setting 'lamb' \(did you mean 'lam'\?\)"):
         grid({}, {"lamb": [1]})
 

@@ -56,8 +56,12 @@ def train(run: Run, keeping: Keeping, place: Place, json: bool = False) -> int:
     with Watching(console(), total=1) as watch:
         record = lab.train(run, keeping, place, watch=watch)
     show([record], json=json)
-    if not json:
-        console().print(f"{record.folder}: {record.status}, {record.epochs} epochs ({record.reason})", highlight=False)
+    for note in record.data["notes"]:
+        console().print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+    before = "" if watch.tasks else " before, nothing was trained now"
+    console().print(
+        f"{record.folder}: {record.status}{before}, {record.epochs} epochs", highlight=False, soft_wrap=True
+    )
     return 0
 
 

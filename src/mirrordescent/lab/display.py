@@ -150,7 +150,8 @@ def show_table(records: Sequence[Record]) -> None:
         shown = Table(title=escape(task.title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         columns = [(heading, cell) for heading, cell in TERMINAL if any(cell(line) for line in task.lines)]
         for heading, _ in columns:
-            shown.add_column(heading, justify="left" if heading in ("", "ended") else "right", no_wrap=True)
+            words = heading in ("", "ended")  # which may be long and are wrapped; figures never are
+            shown.add_column(heading, justify="left" if words else "right", no_wrap=not words)
         for line in task.lines:
             shown.add_row(*[escape(cell(line)) for _, cell in columns], style="bold green" if line.best else None)
         console.print(shown)
@@ -205,7 +206,8 @@ def show_data(root: Path | None, *, json: bool) -> None:
         return
     shown = Table(box=SIMPLE_HEAD)
     for heading in ("name", "state", "training", "test", "classes", "where, or how to get it"):
-        shown.add_column(heading, justify="right" if heading in ("training", "test", "classes") else "left")
+        number = heading in ("training", "test", "classes")
+        shown.add_column(heading, justify="right" if number else "left", overflow="fold")
     shown.add_row("digits", "built in", "1,200", "597", "10", "scikit-learn's")
     shown.add_row("regression", "built in", "100", "100", NOTHING, "made from a seed")
     for item in listed:

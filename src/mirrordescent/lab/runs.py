@@ -48,7 +48,7 @@ class Run:
     lam: float | None = None
     """λ of rmd (2 unless given, inf is SMD) and of weight-decay (λ·ΣL + ½‖w‖², that is weight_decay = 1/(λ·n))"""
     potential: str = "l2"
-    """ψ of smd and rmd: l2, l1, linf, q=3, entropy, hypentropy, "2 * l2", ..."""
+    """ψ of smd and rmd: l2, l1, linf, q=3, hypentropy, "2 * l2", ... (entropy needs weights > 0)"""
     reduction: Literal["sample", "batch"] = "sample"
     """rmd: one coefficient per sample, or one per batch (the paper's Algorithm 2)"""
     penalty: Literal["square", "huber", "logcosh"] = "square"
@@ -208,10 +208,10 @@ def _check_nothing_inert(run: Run) -> None:
     for name in ("reduction", "penalty"):
         if run.algorithm != "rmd" and getattr(run, name) != _DEFAULTS[name]:
             raise ValueError(f"{name} is for rmd, and does nothing in {run.algorithm}")
-    if (run.noise == "file") != (run.noise_file is not None):
-        raise ValueError(
-            f"noise_file goes with noise 'file', got noise {run.noise!r} and noise_file {run.noise_file!r}"
-        )
+    if run.noise == "file" and run.noise_file is None:
+        raise ValueError("noise 'file' needs noise_file, a file with one label per line")
+    if run.noise != "file" and run.noise_file is not None:
+        raise ValueError(f"noise_file does nothing with noise {run.noise!r}; it goes with noise 'file'")
     if run.noise not in ("uniform", "file") and not run.corruption:
         raise ValueError(f"noise {run.noise!r} does nothing without corruption")
     if run.stop == "never" and run.patience != _DEFAULTS["patience"]:

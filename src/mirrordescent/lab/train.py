@@ -84,10 +84,10 @@ def found(folder: Path, run: Run, data: Data) -> Record | None:
         return None
     record = read(folder)
     if record.run != run:
-        raise RunError(f"{folder} holds another run of the same name; remove it, or choose another folder with --out")
+        raise RunError(f"{folder} holds another run of the same name; remove it, or choose another folder with --root")
     if record.data.get("digest") != digest_of(run, data):
         raise RunError(
-            f"{run.data} has changed since {folder} was begun; remove that folder, or choose another with --out"
+            f"{run.data} has changed since {folder} was begun; remove that folder, or choose another with --root"
         )
     return record
 

@@ -68,8 +68,10 @@ def load(spec: Source, root: Path | None = None) -> Data:
 def _own(spec: Source) -> Data:
     path = Path(spec.data).expanduser()
     if not path.exists():
-        error = unknown("data set", spec.data, KNOWN)
-        raise ValueError(f"{error}; and there is no file or folder {str(path)!r}")
+        missing = f"there is no file or folder {str(path)!r}"
+        if path.suffix or len(path.parts) > 1:
+            raise ValueError(missing)
+        raise ValueError(f"{unknown('data set', spec.data, KNOWN)}; and {missing}")
     test = None if spec.test is None else _test_path(spec.test, path)
     kind = _kind(path)
     if kind == "table":

@@ -92,8 +92,8 @@ def _label_column(table: Table, label: str | None) -> str:
         if table.columns and all(as_number(name) is not None for name in table.columns):
             hint = " (the first line should hold the columns' names)"
         raise DataError(
-            f"{table.path} has no column called {', '.join(LABELS[:-1])} or {LABELS[-1]}; say which one is the label: "
-            f"{columns}{hint}"
+            f"{table.path} has no column called {', '.join(LABELS[:-1])} or {LABELS[-1]}; say which one is the label "
+            f"(--label): {columns}{hint}"
         )
     return found[0]
 
