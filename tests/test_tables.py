@@ -220,7 +220,7 @@ GOOD = "a,label\n1,x\n2,y\n3,x\n5,y\n"
         ("a,label\n1,é\n".encode("latin-1"), "line 2: the byte 0xe9 is not UTF-8"),
         (GOOD.encode("utf-16"), "is in UTF-16; save it as UTF-8"),
         (b"PK\x03\x04\0\0", "is not a text file"),
-        ("a,b\n1,x\n", "no column called label, target, class or y; say which one is the label \(--label\): a, b$"),
+        ("a,b\n1,x\n", r"no column called label, target, class or y; say which one is the label \(--label\): a, b$"),
         ("1,2\n1,x\n", r"\(the first line should hold the columns' names\)"),
         ("a,label\n1,x\n2,\n3,NA\n4,x\n", r"column 'label', line 3, line 4: the label is missing \(2 of 4\)"),
         ("a,label\n1,x\n2,x\n", "column 'label': only one class, 'x'"),
