@@ -28,7 +28,7 @@ ORDER = [
 ORDER += ["stopping", "indexed", "pending", "rmd"]
 CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "__main__", "cli"))
 # data → run → place → job → record → report → command
-LAB = ["files", "names", "models", "noise", "data", "runs", "records", "visits", "place", "job", "captured"]
+LAB = ["files", "names", "models", "noise", "data", "runs", "records", "visits", "place", "signals", "job", "captured"]
 LAB += [
     "evaluation",
     "board",

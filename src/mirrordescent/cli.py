@@ -6,10 +6,8 @@ import io
 import json as json_format
 import signal
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -30,7 +28,8 @@ from mirrordescent.lab.names import unknown
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, read_all
 from mirrordescent.lab.runs import Run
-from mirrordescent.lab.usage import UsageError, called
+from mirrordescent.lab.signals import handled
+from mirrordescent.lab.usage import called
 
 Name = Annotated[str, tyro.conf.Positional]
 Folder = Annotated[Path, tyro.conf.Positional]
@@ -285,10 +284,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        with terminable(), warnings.catch_warnings():
+        with handled(_end, signal.SIGTERM), warnings.catch_warnings():
+            # a line instead of a place in the source; the stubs want every argument named
             warnings.showwarning = lambda message, *_: _say(f"note: {message}", 0)  # type: ignore[assignment]
             return dispatch(arguments)
-    except (UsageError, ValueError) as error:
+    except ValueError as error:
         return _say(error, 1 if isinstance(error, DataError) else 2)
     except (RunError, OSError, torch.OutOfMemoryError) as error:
         return _say(error, 1)
@@ -296,21 +296,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say("stopped; the same command goes on from here", 130)
 
 
-@contextmanager
-def terminable() -> Iterator[None]:
+def _end(_number: int, _frame: FrameType | None) -> None:
     """SIGTERM is Ctrl-C: what is under way is written down first."""
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    raise KeyboardInterrupt
 
 
 def dispatch(arguments: list[str]) -> int:

@@ -9,15 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.lab.job import Job
-from mirrordescent.lab.visits import Visits, visits
+from mirrordescent.lab.job import Job, call
 
 WARM_UP = 3  # steps before the capture: libraries choose their kernels, the compiler compiles
-
-
-def _call(model: nn.Module, x: Tensor) -> Tensor:
-    outputs: Tensor = model(x)
-    return outputs
 
 
 _compiled: Callable[[nn.Module, Tensor], Tensor] | None = None
@@ -27,7 +21,7 @@ def compiled() -> Callable[[nn.Module, Tensor], Tensor]:
     """A forward pass that is compiled once and shared by all networks of the same shape."""
     global _compiled
     if _compiled is None:
-        _compiled = torch.compile(_call, dynamic=False)
+        _compiled = torch.compile(call, dynamic=False)
     return _compiled
 
 
@@ -75,8 +69,7 @@ class Captured:
         self.stream.synchronize()
 
     def _drawn(self, epoch: int) -> tuple[Tensor, ...]:
-        job = self.job
-        plan: Visits = visits(len(job.data), job.batch, job.run.seed, epoch, job.run.augment).to(job.device)
+        plan = self.job.drawn(epoch)
         return plan.index, plan.top, plan.left, plan.flip
 
     def _step(self) -> None:

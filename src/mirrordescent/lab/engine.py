@@ -16,6 +16,7 @@ from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.job import Job
 from mirrordescent.lab.loop import Keeping, Loop, Progress
+from mirrordescent.lab.names import first_line
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, held
 from mirrordescent.lab.runs import Run
@@ -109,7 +110,7 @@ class _Side:
             else:
                 self._end(loop)
         except Exception as error:  # it is this run's, and the others go on
-            self._end_with(Finished(run, "failed", str(error).splitlines()[0] if str(error) else type(error).__name__))
+            self._end_with(Finished(run, "failed", first_line(error)))
 
     def _epoch(self, stop: Callable[[], bool]) -> None:
         """One epoch of every run, step by step in turn; a run that went on in the middle of one is through earlier."""

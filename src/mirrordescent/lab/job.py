@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,9 +41,7 @@ class Job:
             raise ValueError(f"batch_size must be >= 2 with batch norm, as in {run.model}, got {self.batch}")
         self.start = [w.detach().clone() for w in self.model.parameters()]
         self.optimizer = optimizer_for(run, self.model, len(data))
-        self.call: Callable[[nn.Module, Tensor], Tensor] = lambda model, x: model(
-            x
-        )  # a compiled one may take its place
+        self.call = call  # a compiled one may take its place
         self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self.visits: Visits | None = None
         self.next = 0
@@ -55,7 +52,7 @@ class Job:
         seed = derived(self.run.seed, "start")
         model = build(self.run.model, self.data.shape, outputs, start=self.run.start, seed=seed).to(self.device)
         if len(self.data.shape) == 3:  # convolutions are faster so, on a GPU and on a CPU
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs
         return model
 
     @property
@@ -68,10 +65,13 @@ class Job:
         """How many steps an epoch has."""
         return len(self.data) // self.batch
 
+    def drawn(self, epoch: int) -> Visits:
+        """What an epoch visits, on the device."""
+        return visits(len(self.data), self.batch, self.run.seed, epoch, self.run.augment).to(self.device)
+
     def begin(self, epoch: int, first: int = 0) -> None:
         """Draw the epoch's visits, and stand before its step `first`."""
-        self.visits = visits(len(self.data), self.batch, self.run.seed, epoch, self.run.augment).to(self.device)
-        self.next = first
+        self.visits, self.next = self.drawn(epoch), first
 
     def step(self) -> None:
         """The next step of the epoch."""
@@ -117,6 +117,12 @@ class Job:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.sums.copy_(state["sums"])
+
+
+def call(model: nn.Module, x: Tensor) -> Tensor:
+    """The forward pass."""
+    outputs: Tensor = model(x)
+    return outputs
 
 
 def given_labels(run: Run, data: Data) -> Corrupted:

@@ -15,6 +15,7 @@ from mirrordescent.lab.board import Board
 from mirrordescent.lab.data import Data
 from mirrordescent.lab.evaluation import evaluate, histograms, objective
 from mirrordescent.lab.job import Job
+from mirrordescent.lab.names import first_line
 from mirrordescent.lab.records import Record, Row, RunError, load_checkpoint, save_checkpoint
 from mirrordescent.lab.runs import Run
 
@@ -136,7 +137,7 @@ class Loop:
     def fail(self, error: Exception) -> None:
         """Say in the record why the run could not go on; its last checkpoint stays."""
         self.record.status = "failed"
-        self.record.reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        self.record.reason = first_line(error)
         self.record.write()
 
     def save(self) -> None:

@@ -30,3 +30,12 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     """
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def first_line(error: BaseException) -> str:
+    r"""What went wrong, in one line.
+
+    >>> first_line(ValueError("lr must be > 0\nmore")), first_line(KeyError())
+    ('lr must be > 0', 'KeyError')
+    """
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -17,6 +17,7 @@ import filelock
 import torch
 
 from mirrordescent.lab.files import write_text, written
+from mirrordescent.lab.names import first_line
 from mirrordescent.lab.runs import Run
 
 FORMAT = 1
@@ -165,8 +166,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
-        line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(f"{path} cannot be read ({line}); remove {folder} and train again") from None
+        raise RunError(f"{path} cannot be read ({first_line(error)}); remove {folder} and train again") from None
     return state
 
 

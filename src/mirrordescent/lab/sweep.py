@@ -6,10 +6,8 @@ import itertools
 import multiprocessing
 import os
 import signal
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -17,10 +15,11 @@ from typing import Any, cast
 
 from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.loop import Keeping, Progress
-from mirrordescent.lab.names import unknown
+from mirrordescent.lab.names import first_line, unknown
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, order_of, read
 from mirrordescent.lab.runs import Run, settled
+from mirrordescent.lab.signals import handled
 from mirrordescent.lab.train import found, source_of, train
 
 # which settings an algorithm does not have; a grid leaves them out there
@@ -184,7 +183,7 @@ def _train_one(
             cache[source] = load(source, keeping.data_root)
         return Finished(run, train(run, keeping, place, data=cache[source], watch=hear, stop=stop).status)
     except Exception as error:  # whatever it is, it is this run's, and the others go on
-        return Finished(run, "failed", f"{error}".splitlines()[0] if f"{error}" else type(error).__name__)
+        return Finished(run, "failed", first_line(error))
 
 
 class _Worker:
@@ -194,7 +193,9 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
         self.process: BaseProcess = context.Process(target=_work, args=(other, keeping, place), daemon=True)
-        with _deaf_to_ctrl_c():  # the child is born deaf, until its training listens: no tracebacks on the terminal
+        with handled(
+            signal.SIG_IGN, signal.SIGINT
+        ):  # the child is born deaf, until its training listens: no tracebacks on the terminal
             self.process.start()
         other.close()  # so that the child's end is the only one, and its death is the end of the pipe
         self.run: Run | None = None
@@ -204,18 +205,6 @@ class _Worker:
         """A run to train; None to leave."""
         self.run = run
         self.pipe.send(run)
-
-
-@contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # which alone may say so
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _work(pipe: Connection, keeping: Keeping, place: Place) -> None:

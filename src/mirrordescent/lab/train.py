@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from mirrordescent.lab.loop import Keeping, Loop, Watch, digest_of
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, held, read
 from mirrordescent.lab.runs import Run, settled
+from mirrordescent.lab.signals import handled
 
 
 def train(
@@ -99,18 +99,11 @@ def signals() -> Iterator[list[float]]:
     Impatient is a second later: a terminal and a sweep may both pass the same one on.
     """
     noted: list[float] = []
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may listen to signals
-        yield noted
-        return
 
     def note(number: int, _frame: FrameType | None) -> None:
         if noted and number == signal.SIGINT and time.monotonic() > noted[0] + 1:
             raise KeyboardInterrupt
         noted.append(time.monotonic())
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled(note, signal.SIGINT, signal.SIGTERM):
         yield noted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -52,7 +52,7 @@ def _later(function: Callable[..., Result]) -> Callable[..., Callable[[], Result
     def later(*positional: Any, **named: Any) -> Callable[[], Result]:
         return lambda: function(*positional, **named)
 
-    later.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    later.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]  # any function may have one
     later.__annotations__ = hints_of(function)
     later.__doc__ = function.__doc__
     return later
