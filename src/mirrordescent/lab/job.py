@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class Job:
             raise ValueError(f"batch_size must be >= 2 with batch norm, as in {run.model}, got {self.batch}")
         self.start = [w.detach().clone() for w in self.model.parameters()]
         self.optimizer = optimizer_for(run, self.model, len(data))
-        self.call = call  # a compiled one may take its place
+        self.call: Callable[[nn.Module, Tensor], Tensor] = call  # a compiled one may take its place
         self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self.visits: Visits | None = None
         self.next = 0

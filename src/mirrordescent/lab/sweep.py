@@ -193,9 +193,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
         self.process: BaseProcess = context.Process(target=_work, args=(other, keeping, place), daemon=True)
-        with handled(
-            signal.SIG_IGN, signal.SIGINT
-        ):  # the child is born deaf, until its training listens: no tracebacks on the terminal
+        # The child is born deaf to Ctrl-C, until its training listens: no tracebacks on the terminal.
+        with handled(signal.SIG_IGN, signal.SIGINT):
             self.process.start()
         other.close()  # so that the child's end is the only one, and its death is the end of the pipe
         self.run: Run | None = None

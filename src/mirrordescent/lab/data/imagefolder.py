@@ -218,6 +218,7 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
     from PIL import Image
 
     if image.mode.startswith("I"):
+        # one pair in these modes; the stubs also know pairs per channel
         low, high = (float(extreme) for extreme in image.getextrema())  # type: ignore[arg-type]
         if low < 0 or high > 65535:
             raise ValueError("its pixels have more than 16 bits; convert it to 8 or 16")
