@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import signal
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -13,8 +15,11 @@ from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.captured import _tensors as tensors_of
 from mirrordescent.lab.data import Data
 from mirrordescent.lab.engine import engine
+from mirrordescent.lab.half import halved
 from mirrordescent.lab.job import Job
 from mirrordescent.lab.loop import Keeping, Progress
+from mirrordescent.lab.models import build
+from mirrordescent.lab.norm import Norm
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.train import train
@@ -119,10 +124,11 @@ def everything(job: Job) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in tensors_of(job)}
 
 
+@pytest.mark.parametrize("model", ["cnn", "resnet18"])
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.title)
-def test_a_captured_step_is_the_plain_one_bit_for_bit(run: Run) -> None:
+def test_a_captured_step_is_the_plain_one_bit_for_bit(run: Run, model: Literal["cnn", "resnet18"]) -> None:
     place = Place("cuda", deterministic=True)
-    run = dataclasses.replace(small(run), batch_size=32)
+    run = dataclasses.replace(small(run), batch_size=32, model=model)
     with place.taken():
         plain = everything(stepped(Job(run, pictures(), place), 7))
         graph = everything(replayed(Job(run, pictures(), place), 7, compile_forward=False))
@@ -161,6 +167,82 @@ def test_several_graphs_at_once_do_not_disturb_each_other() -> None:
         together = [everything(graph.job) for graph in graphs]
     for one, other in zip(alone, together, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def relative(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one.detach().double() - other.detach()).norm() / other.detach().norm())
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3)], ids=str)
+@pytest.mark.parametrize("readers", [1, 2])
+@pytest.mark.parametrize(("relu", "add"), [(True, False), (True, True), (False, False)])
+@pytest.mark.parametrize(
+    "shape",
+    [(128, 64, 32, 32), (7, 128, 5, 3), (2, 512, 1, 1), (33, 192, 4, 4)],
+    ids=str,
+)
+def test_fused_norm_is_batch_norm(
+    shape: tuple[int, int, int, int], relu: bool, add: bool, readers: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    """Output, gradients and buffers, against float64; the sizes do not fill the blocks."""
+    torch.manual_seed(0)
+    norm = Norm(shape[1], relu=relu).cuda()
+    with torch.no_grad():
+        for w in (norm.weight, norm.bias, norm.running_mean):
+            assert w is not None
+            w.normal_()
+    exact = copy.deepcopy(norm).double()
+
+    def some() -> torch.Tensor:
+        drawn = 2 * torch.randn(shape, device="cuda") + 1
+        return drawn.to(dtype).to(memory_format=torch.channels_last).requires_grad_()
+
+    x, added = some(), some() if add else None
+    wide = [None if t is None else t.detach().double().requires_grad_() for t in (x, added)]
+    outputs = norm.twice(x, added)[:readers]
+    assert wide[0] is not None
+    expected = exact.plain(wide[0], wide[1])
+    weights = [torch.randn_like(x) for _ in outputs]
+    sum((out * g).sum() for out, g in zip(outputs, weights, strict=True)).backward()  # type: ignore[union-attr]
+    sum((expected * g.double()).sum() for g in weights).backward()  # type: ignore[union-attr]
+    pairs = [(out, expected) for out in outputs]
+    pairs += [(a, b) for a, b in zip(norm.buffers(), exact.buffers(), strict=True) if a.is_floating_point()]
+    for a, b in zip([x, added, *norm.parameters()], [*wide, *exact.parameters()], strict=True):
+        if a is not None and b is not None:
+            assert a.grad is not None
+            assert b.grad is not None
+            pairs.append((a.grad, b.grad))
+    if shape[0] > 2:  # of two samples, the sign is all that batch norm leaves, and rounding is all of its gradient
+        assert max(relative(a, b) for a, b in pairs) < tolerance
+    assert norm.num_batches_tracked == exact.num_batches_tracked == 1
+    norm.eval(), exact.eval()
+    with torch.no_grad():
+        assert relative(norm(x, added), exact(wide[0], wide[1])) < tolerance
+
+
+def test_halves_are_autocast_to_the_bit() -> None:
+    model = build("cnn", (3, 16, 16), 10, seed=1).cuda()
+    x = torch.randn(32, 3, 16, 16, device="cuda")
+    found = []
+    for forward in (lambda: model(x), lambda: halved(model, x)):
+        model.zero_grad()
+        with Place("cuda", deterministic=True).taken(), torch.autocast("cuda", dtype=torch.bfloat16):
+            out = forward()
+            out.float().square().sum().backward()
+        found.append([out, *[w.grad for w in model.parameters() if w.grad is not None]])
+    assert len(found[0]) == 1 + len(list(model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_a_kernels_counters_are_ready_for_the_next_use() -> None:
+    """The same sums again, to the bit, and nothing left behind."""
+    norm = Norm(128).cuda()
+    norm.momentum = 0.0  # the sums are taken about the running mean, which must not move
+    x = torch.randn(64, 128, 8, 8, device="cuda").to(memory_format=torch.channels_last)
+    first = norm(x)
+    assert all(torch.equal(norm(x), first) for _ in range(20))
+    assert norm.count is not None
+    assert not norm.count.any()
 
 
 @pytest.fixture

@@ -28,8 +28,11 @@ ORDER = [
 ORDER += ["stopping", "indexed", "pending", "rmd"]
 CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "__main__", "cli"))
 # data → run → place → job → record → report → command
-LAB = ["files", "names", "models", "noise", "data", "runs", "records", "visits", "place", "signals", "job", "captured"]
+LAB = ["files", "names", "passes", "norm", "half", "models", "noise", "data", "runs", "records", "visits", "place"]
 LAB += [
+    "signals",
+    "job",
+    "captured",
     "evaluation",
     "board",
     "loop",
@@ -38,6 +41,7 @@ LAB += [
     "engine",
     "paper",
     "report",
+    "reproduction",
     "reproduce",
     "demo",
     "display",

@@ -1,20 +1,75 @@
-"""The paper's tables: its figures as published, runs as it describes them, and a comparison that adds nothing."""
+"""The paper's tables: its figures as published, runs as it describes them, and a report that adds nothing to either."""
 
 from __future__ import annotations
 
 import dataclasses
+import html
+import itertools
 import json
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mirrordescent.lab import paper
+from mirrordescent.lab import reproduce as lab
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import Record, read_all
-from mirrordescent.lab.reproduce import compared, page, reproduce, runs_of, write_page
+from mirrordescent.lab.records import Record, RunError, read_all
+from mirrordescent.lab.report import pictures as shared
+from mirrordescent.lab.reproduce import Pages, compared, page, reproduce, runs_of, write_page
+from mirrordescent.lab.reproduction import Row, bests, pictures
+from mirrordescent.lab.reproduction.comparison import METHODS, leaders
+from mirrordescent.lab.reproduction.writing import off_text
+from mirrordescent.lab.runs import Run
+from mirrordescent.lab.sweep import Finished
 
-RECORDS = Path(__file__).parent.parent / "results" / "paper"
+ROOT = Path(__file__).parent.parent
+RECORDS = ROOT / "results" / "paper"
+COMMAND = "rmd reproduce --report-only --root results/paper --out docs"  # docs/reproduction.md
+
+
+def record(run: Run, test: float, *, train: float = 0.5, status: str = "done", reason: str = "epochs") -> Record:
+    """A record in memory with two evaluations; half the epochs where it is not done."""
+    epochs = run.epochs if status == "done" else run.epochs // 2
+    auroc = 0.9 if run.algorithm == "rmd" and run.corruption else None
+    last: dict[str, float | int | None] = {"train_accuracy": train, "test_accuracy": test, "z_auroc": auroc}
+    rows = [{**last, "epoch": epochs // 2, "test_accuracy": test / 2}, {**last, "epoch": epochs}]
+    return Record(Path(run.id), run, status, reason if status != "interrupted" else "", epochs, rows=rows)
+
+
+def everything() -> list[Record]:
+    """A record of every run, in any order."""
+    held = [record(run, random.Random(run.id).uniform(0.5, 0.95)) for run in runs_of("all")]
+    random.Random(0).shuffle(held)
+    return held
+
+
+@pytest.fixture
+def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages with pictures that nobody looks at."""
+    monkeypatch.setattr(shared, "rendered", lambda _draw, _name: ('<svg viewBox="0 0 1 1"></svg>', b"png"))
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Pages:
+    """The report on the records in the repository."""
+    return write_page(read_all(RECORDS), Keeping(RECORDS), tmp_path_factory.mktemp("real"))
+
+
+def cells(text: str) -> list[list[str]]:
+    """The rows of a Markdown page's tables, as they are shown."""
+    lines = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+    return [[re.sub(r"\\(.)|\*\*", r"\1", cell.strip()) for cell in line.split("|")[1:-1]] for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -44,31 +99,275 @@ def test_every_run_is_there_once_and_the_headline_rows_come_first() -> None:
     assert not {run.id for run in quick} & {run.id for run in runs}
 
 
-def test_the_comparison_is_the_records_and_the_papers() -> None:
-    records = read_all(RECORDS)
+def test_a_row_is_its_records_beside_the_papers_row() -> None:
+    records = everything()
     rows = compared(records)
-    assert rows
+    assert sum(len(row.line.records) for row in rows) == len(records)
     for row in rows:
-        held = [record for record in records if record.run.title == row.title]
-        tests = [100 * (record.final["test_accuracy"] or 0.0) for record in held]
-        assert row.test.mean == pytest.approx(sum(tests) / len(tests))
+        held = [100 * float(one.final["test_accuracy"] or 0) for one in row.line.records]
+        assert row.test.mean == pytest.approx(statistics.fmean(held))
+        if len(held) > 1:
+            assert row.test.deviation == pytest.approx(statistics.stdev(held))
+        assert {(round(100 * one.run.corruption), one.run.lam) for one in row.line.records} == {
+            (row.corruption, row.lam)
+        }
+        algorithm = {"RMD batch": "rmd", "weight decay": "weight-decay", "SGD": "sgd"}.get(row.method)
+        same = [f for f in paper.figures(row.corruption) if (f.algorithm, f.lam) == (algorithm, row.lam)]
+        assert row.published == (same[0] if same else None)
+        assert (row.published is None) == (row.method == "RMD sample")
         if row.paper_test is not None:
-            assert any(figure.test == row.paper_test for figure in paper.figures(row.corruption))
             assert row.difference == pytest.approx(row.test.mean - row.paper_test)
-        assert f"| {row.title} |" in page(rows)
+
+
+def test_rows_stand_by_level_then_method_then_lam() -> None:
+    places = [
+        (paper.TABLES.index(row.corruption), METHODS.index(row.method), row.lam or 0) for row in compared(everything())
+    ]
+    assert places == sorted(set(places))
+
+
+@given(
+    st.sampled_from([run for run in runs_of("all") if run.reduction == "batch" or run.algorithm != "rmd"]), st.data()
+)
+def test_a_row_is_off_beyond_two_points_and_only_then(run: Run, data: st.DataObject) -> None:
+    """In hundredths of a point, which are exact."""
+    (row,) = compared([record(run, 0.5)])
+    theirs = round(100 * (row.paper_test or 0))
+    edges = st.sampled_from([theirs + hundredths for hundredths in (-201, -200, 200, 201)])
+    ours = data.draw(st.one_of(edges, st.integers(0, 10_000)))
+    (row,) = compared([record(run, ours / 10_000)])
+    assert row.off == (abs(ours - theirs) > 200)
+    assert off_text([row]) == (
+        "Of 1 row that the paper has too, 1 differs from it by more than 2 points in test accuracy; it is marked “off”."
+        if row.off
+        else "Of 1 row that the paper has too, none differs from it by more than 2 points in test accuracy."
+    )
+
+
+def test_the_best_of_each_method_beside_the_papers_best() -> None:
+    rows = compared(everything())
+    found = bests(rows)
+    assert [(best.row.corruption, best.row.method) for best in found] == [
+        (level, method) for level in paper.TABLES for method in ("RMD sample", "RMD batch", "SGD")
+    ]
+    for best in found:
+        held = [r.test.mean for r in rows if (r.corruption, r.method) == (best.row.corruption, best.row.method)]
+        assert best.row.test.mean == max(held)
+        algorithm = "sgd" if best.row.method == "SGD" else "rmd"
+        theirs = [f.test for f in paper.figures(best.row.corruption) if f.algorithm == algorithm]
+        assert best.published.test == max(theirs)
+        assert best.difference == best.row.test.mean - max(theirs)
+
+
+@pytest.mark.usefixtures("_undrawn")
+def test_runs_that_are_not_done_are_named_and_not_averaged_in() -> None:
+    seeds = [paper.our_rmd(40, 2.0, seed) for seed in (0, 1, 2)]
+    records = [record(seeds[0], 0.86), record(seeds[1], 0.88), record(seeds[2], 0.2, status="interrupted")]
+    records += [record(paper.our_rmd(40, 4.0), 0.9, status="running"), Record(Path("x"), paper.our_rmd(40, 16.0))]
+    rows = compared(records)
+    mixed, alone = rows  # the last has no evaluation, and no row
+    assert mixed.test.mean == pytest.approx(87)
+    assert mixed.line.seeds == "2 of 3"
+    assert alone.test.mean == pytest.approx(90)
+    assert leaders(rows) == [mixed]  # what is not done has shown nothing yet
+    text = page(rows, COMMAND)
+    assert "87.00 ± 1.41" in text
+    table = [line for line in cells(text) if len(line) > 8]
+    assert table[1][-2:] == ["100", "epoch limit (2), not finished (interrupted) (1)"]
+    assert table[2][-2:] == ["125", "not finished (running or killed)"]
+    assert (
+        "Not done: 2 of 4 runs. 40 %, RMD sample, λ = 2, seed 2: not finished (interrupted), 50 of 100 epochs" in text
+    )
+
+
+def test_of_several_epoch_limits_the_longest_counts() -> None:
+    run = paper.paper_rmd(25, 1.2)
+    short = record(dataclasses.replace(run, epochs=10), 0.1)
+    for records in ([record(run, 0.8), short], [short, record(run, 0.8)]):
+        (row,) = compared(records)
+        assert row.epochs == 100
+        assert row.test.mean == pytest.approx(80)
 
 
 def test_what_is_not_the_papers_is_left_out() -> None:
-    record = read_all(RECORDS)[0]
-    other = Record(record.folder, dataclasses.replace(record.run, lr=0.05), rows=record.rows)
+    held = read_all(RECORDS)[0]
+    other = Record(held.folder, dataclasses.replace(held.run, lr=0.05), rows=held.rows)
     assert compared([other]) == []
-    assert compared([Record(record.folder, record.run)]) == []  # nothing evaluated yet
+    assert compared([Record(held.folder, held.run)]) == []  # nothing evaluated yet
 
 
-def test_the_page_lies_beside_the_runs(tmp_path: Path) -> None:
-    path = write_page(read_all(RECORDS), Keeping(tmp_path))
-    assert Path(path).parent == tmp_path
-    assert "40 % of the labels redrawn" in Path(path).read_text(encoding="utf-8")
+@pytest.mark.usefixtures("_undrawn")
+def test_the_page_says_what_the_rows_say() -> None:
+    rows = compared(everything())
+    text = page(rows, COMMAND)
+    lines = cells(text)
+    for row in rows:
+        published = ["–", "–", "–", "–"]
+        if row.paper_train is not None:
+            published = [f"{row.paper_train:.2f}", f"{row.paper_test:.2f}", f"{row.difference:+.2f}", "yes"]
+            published[3] = "off" if row.off else "yes"
+        ours = [row.method, "–" if row.lam is None else f"{row.lam:g}", str(row.test.count)]
+        figures = [f"{row.train.mean:.2f}", published[0], row.test.text(".2f"), *published[1:]]
+        assert [*ours, *figures, str(row.epochs), "epoch limit"] in lines
+    off = sum(row.off for row in rows)
+    assert text.count("**off**") == off > 1
+    theirs = sum(row.published is not None for row in rows)
+    assert f"Of {theirs} rows that the paper has too, {off} differ" in text
+    assert text.index(COMMAND) < text.index("##")
+    for level in paper.TABLES:
+        assert f"## {level} % of the labels redrawn" in text
+        assert f"pictures/reproduction/lam-{level}.png" in text
+
+
+@pytest.mark.usefixtures("_undrawn")
+def test_hostile_words_are_only_text(tmp_path: Path) -> None:
+    hostile = '<script src="https://evil.example/x.js">a</script>|*b*'
+    pages = write_page([record(paper.paper_sgd(40), 0.5, status="failed", reason=hostile)], Keeping(tmp_path))
+    text = pages.html.read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert f"failed: {html.escape(hostile)}" in text
+    markdown = pages.markdown.read_text(encoding="utf-8")
+    assert "<script" not in re.sub(r"\\.", "", markdown)
+
+
+def test_pictures_are_there_in_both_formats_and_the_pages_show_them(real: Pages) -> None:
+    names = [path.name for path in real.pictures]
+    levels = dict.fromkeys(row.corruption for row in compared(read_all(RECORDS)))
+    kinds = itertools.product(levels, ("lam", "curves"), ("svg", "png"))
+    assert names == [f"{kind}-{level}.{ending}" for level, kind, ending in kinds]
+    assert {path.parent for path in real.pictures} == {real.html.parent / "pictures" / "reproduction"}
+    for path in real.pictures:
+        assert path.read_bytes().startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml")
+    shown = re.findall(r"\]\((.*?)\)", real.markdown.read_text(encoding="utf-8"))
+    assert [real.markdown.parent / name for name in shown] == [p for p in real.pictures if p.suffix == ".png"]
+    text = real.html.read_text(encoding="utf-8")
+    assert text.count("<svg") == text.count("<figcaption>") == len(shown)
+    assert not re.search(r'(?:src|href)="(?!#)|@import|url\((?!#)', text)  # it asks for nothing
+
+
+def test_two_reports_are_the_same_bytes(real: Pages, tmp_path: Path) -> None:
+    again = write_page(read_all(RECORDS), Keeping(RECORDS), tmp_path)
+    said = str(real.html.parent).encode(), str(tmp_path).encode()  # in the command that makes it again
+    for one, two in zip((real.html, *real.pictures), (again.html, *again.pictures), strict=True):
+        assert one.read_bytes().replace(*said) == two.read_bytes()
+
+
+def drawn(rows: Sequence[Row]) -> list[list[tuple[float, float]]]:
+    """The points of every line in the panels of accuracy against λ, without the horizontal lines."""
+    lines = [line for axes in pictures.against_lam(rows).axes for line in axes.get_lines()]
+    points = [np.column_stack(line.get_data()).tolist() for line in lines]
+    return [[(x, y) for x, y in held] for held in points if [x for x, _ in held] != [0, 1]]
+
+
+@pytest.mark.parametrize("level", paper.TABLES)
+def test_the_pictures_points_are_the_rows_and_the_papers(level: int) -> None:
+    rows = [row for row in compared(everything()) if row.corruption == level]
+    found = drawn(rows)
+    for method in ("RMD sample", "RMD batch", "weight decay"):
+        held = [row for row in rows if row.method == method]
+        assert [(row.lam, row.test.mean) for row in held] in found
+        assert [(row.lam, row.train.mean) for row in held] in found
+    for algorithm in ("rmd", "weight-decay"):
+        theirs = [f for f in paper.figures(level) if f.algorithm == algorithm]
+        assert sorted((f.lam, f.test) for f in theirs) in found
+        assert sorted((f.lam, f.train) for f in theirs) in found
+
+
+@pytest.mark.usefixtures("_undrawn")
+def test_what_has_no_data_is_not_drawn() -> None:
+    sgd, rmd = record(paper.paper_sgd(40), 0.6), record(paper.our_rmd(40, 2.0), 0.8)
+    decay, clean = record(paper.paper_decay(40, 0.002), 0.5), record(paper.our_rmd(0, 2.0), 0.9)
+    assert "lam-40" not in page(compared([sgd]), COMMAND)  # SGD has no λ
+    assert len(pictures.against_lam(compared([sgd, rmd])).axes) == 2
+    assert len(pictures.against_lam(compared([sgd, rmd, decay])).axes) == 4
+    assert len(pictures.curves(compared([rmd])).axes) == 2
+    assert len(pictures.curves(compared([sgd])).axes) == 1  # without z
+    assert len(pictures.curves(compared([clean])).axes) == 1  # z has nothing to find
+    text = page(compared([sgd]), COMMAND)
+    assert "AUROC" not in text
+    assert "25 %" not in text
+
+
+def test_without_runs_of_the_paper_one_line_says_so(tmp_path: Path) -> None:
+    for records in ([], [record(Run(corruption=0.4), 0.5)]):
+        with pytest.raises(RunError, match="holds no evaluated run of the paper's tables") as caught:
+            write_page(records, Keeping(tmp_path))
+        assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("_undrawn")
+def test_the_page_in_docs_is_what_the_command_writes() -> None:
+    """After new records: run the command that the page names."""
+    assert (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8") == page(compared(read_all(RECORDS)), COMMAND)
+    shown = re.findall(r"\]\((.*?)\)", page(compared(read_all(RECORDS)), COMMAND))
+    assert all((ROOT / "docs" / name).is_file() for name in shown)
+
+
+@pytest.mark.usefixtures("_undrawn")
+class TestCommand:
+    """`rmd reproduce`."""
+
+    def call(self, *arguments: str) -> int:
+        pytest.importorskip("tyro")
+        from mirrordescent.cli import main
+
+        return main(["reproduce", *arguments])
+
+    def test_the_report_alone(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.call("--report-only", "--root", str(RECORDS), "--out", str(tmp_path)) == 0
+        shown = capsys.readouterr()
+        assert "RMD sample, λ = 2" in shown.out
+        for name in ("reproduction.html", "reproduction.md", "pictures/reproduction"):
+            assert (tmp_path / name).exists()
+            assert str(tmp_path / name) in shown.err
+        assert self.call("--report-only", "--root", str(RECORDS), "--out", str(tmp_path), "--json") == 0
+        assert {held["id"] for held in json.loads(capsys.readouterr().out)} == {one.id for one in read_all(RECORDS)}
+
+    def test_after_training_it_is_about_all_that_lies_there(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        root = tmp_path / "runs"
+        shutil.copytree(RECORDS, root)
+        records = read_all(root)
+        monkeypatch.setattr(lab, "reproduce", lambda *_, **__: (records[:1], []))
+        assert self.call("--root", str(root), "--table", "40", "--json") == 0
+        shown = capsys.readouterr()
+        assert [held["id"] for held in json.loads(shown.out)] == [records[0].id]
+        assert str(root / "reproduction.html") in shown.err
+        text = (root / "reproduction.md").read_text(encoding="utf-8")
+        rows = compared(records)
+        assert len([line for line in cells(text) if len(line) > 8]) == len({row.corruption for row in rows}) + len(rows)
+
+    def test_where_nothing_was_evaluated_there_is_no_report(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        ends = [Finished(run, "failed", "no data") for run in runs_of("40", quick=True)]
+        monkeypatch.setattr(lab, "reproduce", lambda *_, **__: ([], ends))
+        assert self.call("--root", str(tmp_path), "--quick", "--json") == 1
+        assert json.loads(capsys.readouterr().out) == []
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("more", [["--quick"], ["--minutes", "1"], ["--at-once", "2"], ["--table", "40"]])
+    def test_nothing_to_train_needs_no_choice_of_runs(
+        self, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.call("--report-only", "--root", str(tmp_path), *more) == 2
+        assert "--report-only trains nothing" in capsys.readouterr().err
+
+    def test_a_folder_without_the_papers_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.call("--report-only", "--root", str(tmp_path)) == 1
+        assert self.call("--report-only", "--root", str(ROOT / "results" / "fashion"), "--out", str(tmp_path)) == 1
+        told = capsys.readouterr().err.splitlines()
+        assert len(told) == 2
+        assert "holds no runs" in told[0]
+        assert "no evaluated run of the paper's tables" in told[1]
+
+
+def test_rows_need_no_matplotlib() -> None:
+    code = "import sys, mirrordescent.lab.reproduce; print('matplotlib' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
 
 
 def test_minutes_are_for_a_gpu(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 try:
     import tyro
@@ -30,6 +30,9 @@ from mirrordescent.lab.records import Record, RunError, read_all
 from mirrordescent.lab.runs import Run
 from mirrordescent.lab.signals import handled
 from mirrordescent.lab.usage import called
+
+if TYPE_CHECKING:
+    from mirrordescent.lab.reproduce import Pages
 
 Name = Annotated[str, tyro.conf.Positional]
 Folder = Annotated[Path, tyro.conf.Positional]
@@ -156,32 +159,40 @@ def reproduce(
     quick: bool = False,
     minutes: float | None = None,
     at_once: int | None = None,
+    report_only: bool = False,
+    out: Path | None = None,
     json: bool = False,
 ) -> int:
     """Train the runs behind the paper's tables (CIFAR-10, ResNet-18) and set ours beside the paper's figures.
 
     It is meant for a GPU, where runs are trained side by side; every run is done when its record says so, and the same
-    command goes on with the rest. `rmd data fetch cifar10` first.
+    command goes on with the rest. `rmd data fetch cifar10` first. At the end it writes a report on all of the paper's
+    runs under --root: reproduction.html, reproduction.md and pictures.
 
     Args:
         table: the corruption level in %, or all of them
         quick: only the first rows, for ten epochs: to see that it works
         minutes: stop cleanly after so many (GPU)
         at_once: runs side by side (GPU); what the memory holds, at most 8, unless given
+        report_only: train nothing; write the report from the records (no GPU, no data needed)
+        out: where to write the report; beside the runs unless given
         json: print the records for machines
     """
     from mirrordescent.lab import reproduce as lab
-    from mirrordescent.lab.display import Watching, show_comparison
+    from mirrordescent.lab.display import Watching
 
+    if report_only:
+        if table != "all" or quick or minutes is not None or at_once is not None:
+            raise ValueError("--report-only trains nothing: leave out --table, --quick, --minutes and --at-once")
+        records = read_all(keeping.root)
+        written = lab.write_page(records, keeping, out)
+        show_reproduction(records, written, json=json)
+        return 0
     runs = lab.runs_of(table, quick=quick)
     with Watching(console(), total=len(runs)) as watch:
         records, rest = lab.reproduce(runs, keeping, place, minutes=minutes, at_once=at_once, watch=watch)
-    if json:
-        show(records, json=True)
-    else:
-        show_comparison(lab.compared(records))
-    if records:
-        console().print(f"page: {lab.write_page(records, keeping)}", highlight=False, soft_wrap=True)
+    found = read_all(keeping.root) if records or any(end.status == "interrupted" for end in rest) else []
+    show_reproduction(records, lab.write_page(found, keeping, out) if lab.compared(found) else None, json=json)
     if rest:
         console().print(f"rmd: {len(records)} of {len(runs)} runs are done; the same command goes on with the others")
     return 1 if any(end.status == "failed" for end in rest) else 0
@@ -248,6 +259,19 @@ def show(records: Sequence[Record], *, json: bool) -> None:
     show_table(records)
 
 
+def show_reproduction(records: Sequence[Record], report: Pages | None, *, json: bool) -> None:
+    """The runs beside the paper's on the standard output, and where the report is."""
+    from mirrordescent.lab.display import show_comparison
+    from mirrordescent.lab.reproduce import compared
+
+    if json:
+        show(records, json=True)
+    else:
+        show_comparison(compared(records))
+    for name, path in [] if report is None else report.named:
+        console().print(f"{name}: {path}", highlight=False, soft_wrap=True)
+
+
 @dataclass(frozen=True)
 class Command:
     """A function, and how people call it."""
@@ -269,7 +293,10 @@ COMMANDS = {
     ),
     "report": Command(report, "  rmd report runs"),
     "reproduce": Command(
-        reproduce, "  rmd reproduce --table 40 --quick\n  rmd reproduce --minutes 30 --root runs/paper"
+        reproduce,
+        "  rmd reproduce --table 40 --quick\n"
+        "  rmd reproduce --minutes 30 --root runs/paper\n"
+        "  rmd reproduce --report-only --root runs/paper",
     ),
     "data list": Command(data_list, "  rmd data list"),
     "data fetch": Command(data_fetch, "  rmd data fetch mnist\n  rmd data fetch cifar10 --from cifar-10-binary.tar.gz"),

@@ -32,7 +32,7 @@ class Captured:
     that a step is one launch. The job's tensors stay where they are: whatever writes to them must do so in place.
     """
 
-    def __init__(self, job: Job, *, compile_forward: bool = True) -> None:
+    def __init__(self, job: Job, *, compile_forward: bool = False) -> None:
         if job.device.type != "cuda":
             raise ValueError(f"a step is captured on a GPU, but the job is on {job.device}")
         self.job = job

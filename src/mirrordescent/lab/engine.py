@@ -34,14 +34,15 @@ def engine(
     *,
     at_once: int | None = None,
     minutes: float | None = None,
-    compile_forward: bool = True,
+    compile_forward: bool = False,
     watch: Callable[[Progress | Finished], None] | None = None,
 ) -> tuple[list[Record], list[Finished]]:
     """Train runs side by side on one GPU; returns the records of those that are done, and what else became of runs.
 
     at_once: how many; None for what the memory holds, at most 8. minutes: stop cleanly when they are over; everything
-    can go on later. What is done already is only read. A run that fails is reported, and the others go on. Ctrl-C
-    writes a checkpoint of each and raises KeyboardInterrupt.
+    can go on later. compile_forward: torch.compile the forward pass, once for all networks of the same shape; it takes
+    half a minute, and ResNet-18 is faster without (see `lab.norm`). What is done already is only read. A run that
+    fails is reported, and the others go on. Ctrl-C writes a checkpoint of each and raises KeyboardInterrupt.
     """
     keeping, place = keeping or Keeping(), place or Place("cuda")
     if place.resolved.type != "cuda":

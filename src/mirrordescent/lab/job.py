@@ -11,9 +11,10 @@ from torch.nn import functional as F
 
 import mirrordescent as md
 from mirrordescent.lab.data import Data, Scaling
+from mirrordescent.lab.half import halved
 from mirrordescent.lab.models import build
 from mirrordescent.lab.noise import Corrupted, corrupt
-from mirrordescent.lab.place import Place
+from mirrordescent.lab.place import Place, precision
 from mirrordescent.lab.runs import Run, derived
 from mirrordescent.lab.visits import Visits, cropped, padded, visits
 
@@ -42,7 +43,8 @@ class Job:
             raise ValueError(f"batch_size must be >= 2 with batch norm, as in {run.model}, got {self.batch}")
         self.start = [w.detach().clone() for w in self.model.parameters()]
         self.optimizer = optimizer_for(run, self.model, len(data))
-        self.call: Callable[[nn.Module, Tensor], Tensor] = call  # a compiled one may take its place
+        self.call: Callable[[nn.Module, Tensor], Tensor]  # the forward pass; a compiled one may take its place
+        self.call = halved if precision(run, self.device) == "bfloat16" else call
         self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self.visits: Visits | None = None
         self.next = 0

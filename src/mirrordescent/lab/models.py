@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mirrordescent.lab.names import unknown
+from mirrordescent.lab.norm import Norm
 
 
 class BasicBlock(nn.Module):
@@ -18,20 +18,22 @@ class BasicBlock(nn.Module):
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(width_in, width, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = Norm(width)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.bn2 = Norm(width)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or width_in != width:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(width_in, width, 1, stride=stride, bias=False), nn.BatchNorm2d(width)
+                nn.Conv2d(width_in, width, 1, stride=stride, bias=False), Norm(width, relu=False)
             )
 
-    def forward(self, x: Tensor) -> Tensor:  # (batch, width_in, side, side)
-        """The block's output, (batch, width, side / stride, side / stride)."""
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out)) + self.shortcut(x)
-        return F.relu(out)
+    def forward(self, x: Tensor, again: Tensor) -> tuple[Tensor, Tensor]:  # (batch, width_in, side, side)
+        """The block's output for two readers, (batch, width, side / stride, side / stride); `again` is x for a second.
+
+        See `Norm.twice` for why there are two of each.
+        """
+        out = self.bn1(self.conv1(x))
+        return self.bn2.twice(self.conv2(out), self.shortcut(again))
 
 
 class ResNet18(nn.Module):
@@ -45,7 +47,7 @@ class ResNet18(nn.Module):
     def __init__(self, classes: int = 10, channels: int = 3) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
+        self.bn1 = Norm(64)
         blocks: list[nn.Module] = []
         width_in = 64
         for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
@@ -56,7 +58,9 @@ class ResNet18(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (batch, channels, 32, 32)
         """Logits, (batch, classes)."""
-        out = self.blocks(F.relu(self.bn1(self.conv1(x))))
+        out, again = self.bn1.twice(self.conv1(x))
+        for block in self.blocks:
+            out, again = block(out, again)
         logits: Tensor = self.linear(out.mean(dim=(2, 3)))
         return logits
 

@@ -100,7 +100,7 @@ def rendered(draw: Callable[[], Figure], name: str) -> tuple[str, bytes]:
 def against_lam(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
     """Accuracy, or loss, against λ: the test set's solid, training's dashed; methods without λ as horizontal lines."""
     kind = quantity(lines)
-    figure, (axes,) = _panels(1, 3.0)
+    figure, (axes,) = stacked(1, 3.0)
     axes.set_xscale("log")
     for method in dict.fromkeys(line.method for line in lines):
         of_method = [line for line in lines if line.method == method]
@@ -108,28 +108,28 @@ def against_lam(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
         _against_lam(axes, of_method, f"train_{kind}", "--", look[method])
     _lam_axis(axes, sorted({line.lam for line in lines if line.lam is not None and line.lam < math.inf}))
     _level_axis(axes, kind, f"{kind} (%)" if kind == "accuracy" else "loss")
-    methods = [_entry(look[method], method, marker=True) for method in dict.fromkeys(line.method for line in lines)]
-    _legend(figure, [*methods, _style("-", "test set"), _style("--", "training set")])
+    methods = [entry(look[method], method, marker=True) for method in dict.fromkeys(line.method for line in lines)]
+    legend(figure, [*methods, style_entry("-", "test set"), style_entry("--", "training set")])
     return figure
 
 
 def curves(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
     """The test set's accuracy, or loss, over the epochs; below it training's, and the wrong labels learnt."""
     kind = quantity(lines)
-    figure, (above, below) = _panels(2, 2.1)
+    figure, (above, below) = stacked(2, 2.1)
     wrong = any(row.get("wrong_fitted") is not None for line in lines for row in _rows(line))
     for line in lines:
         for record in line.counted[:SEEDS] or line.records[:SEEDS]:
             width = 1.6 if len(line.counted) < 2 else 1.0
-            _curve(above, record, f"test_{kind}", look[line.method], "-", width)
-            _curve(below, record, f"train_{kind}", look[line.method], "--", width)
-            _curve(below, record, "wrong_fitted", look[line.method], ":", width * 1.3)
+            curve(above, record, f"test_{kind}", look[line.method], "-", width)
+            curve(below, record, f"train_{kind}", look[line.method], "--", width)
+            curve(below, record, "wrong_fitted", look[line.method], ":", width * 1.3)
     _level_axis(above, kind, "test accuracy (%)" if kind == "accuracy" else "test loss")
     _level_axis(below, kind, "training labels (%)" if kind == "accuracy" else "train loss")
     below.set_xlabel("epoch")
     below.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
-    styles = [_style("--", "train accuracy, labels as given"), _style(":", "wrong labels learnt")] if wrong else []
-    _legend(figure, [*(_entry(look[line.method], line.title) for line in lines), *styles])
+    styles = [style_entry("--", "train accuracy, labels as given"), style_entry(":", "wrong labels learnt")]
+    legend(figure, [*(entry(look[line.method], line.title) for line in lines), *(styles if wrong else [])])
     return figure
 
 
@@ -155,13 +155,13 @@ def z_histograms(lines: Sequence[Line]) -> Figure:
     for axes in panels[len(lines) :]:
         axes.remove()
     shown = [("right labels", RIGHT), ("wrong labels", WRONG)] if both else [("all samples", RIGHT)]
-    _legend(figure, [Line2D([], [], color=colour, linewidth=5, alpha=0.7, label=text) for text, colour in shown])
+    legend(figure, [Line2D([], [], color=colour, linewidth=5, alpha=0.7, label=text) for text, colour in shown])
     return figure
 
 
 def weight_histograms(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
     """The density of the weights' values on a log axis, one line per setting, of its first seed with a histogram."""
-    figure, (axes,) = _panels(1, 2.8)
+    figure, (axes,) = stacked(1, 2.8)
     held = [density(record, "weights") for line in lines if (record := first_with(line, "weights"))]
     # A log axis has no zero: the lines of empty bins lie below its end.
     end = min(value for values, _ in held for value in values if value) / 2
@@ -172,7 +172,7 @@ def weight_histograms(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
     _power_axis(axes)
     axes.set_xlabel("weight")
     axes.set_ylabel("density")
-    _legend(figure, [_entry(look[line.method], line.title) for line in lines])
+    legend(figure, [entry(look[line.method], line.title) for line in lines])
     return figure
 
 
@@ -200,7 +200,8 @@ def density(record: Record, key: str) -> tuple[list[float], list[float]]:
     return [n / total / width if width else 0.0 for n, width in zip(held["counts"], widths, strict=True)], edges
 
 
-def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
+def stacked(count: int, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels above each other, each as high as that (in inches), over one axis."""
     figure = Figure(figsize=(WIDTH, 0.5 + height * count), layout="constrained")
     grid = figure.subplots(count, 1, sharex=True, squeeze=False)
     return figure, list(grid.flat)
@@ -262,16 +263,18 @@ def _rows(line: Line) -> list[dict[str, float | int | None]]:
 
 
 def _scale(key: str) -> float:
-    return 1.0 if key.endswith("loss") else 100.0
+    return 100.0 if key.endswith(("accuracy", "fitted")) else 1.0
 
 
-def _curve(axes: Axes, record: Record, key: str, look: Look, style: Style, width: float) -> None:
+def curve(axes: Axes, record: Record, key: str, look: Look, style: Style, width: float) -> list[Line2D]:
+    """One run's figure over the epochs, shares in %; returns what was drawn, nothing where there is no figure."""
     points = [(row.get("epoch"), value) for row in record.rows if (value := row.get(key)) is not None]
     epochs = [epoch for epoch, _ in points if epoch is not None]
     levels = [value * _scale(key) for epoch, value in points if epoch is not None]
-    if levels:
-        marker = look.marker if len(levels) == 1 else "None"  # a line of one point is none
-        axes.plot(epochs, levels, style, color=look.colour, linewidth=width, marker=marker)
+    if not levels:
+        return []
+    marker = look.marker if len(levels) == 1 else "None"  # a line of one point is none
+    return axes.plot(epochs, levels, style, color=look.colour, linewidth=width, marker=marker)
 
 
 def _hill(axes: Axes, values: list[float], edges: list[float], colour: str) -> None:
@@ -282,11 +285,13 @@ def _hill(axes: Axes, values: list[float], edges: list[float], colour: str) -> N
         axes.stairs(shown, edges, color=colour, alpha=0.3, fill=True)
 
 
-def _entry(look: Look, text: str, *, marker: bool = False) -> Artist:
+def entry(look: Look, text: str, *, marker: bool = False) -> Artist:
+    """A method in the legend."""
     return Line2D([], [], color=look.colour, marker=look.marker if marker else "None", label=_short(text, 60))
 
 
-def _style(style: Style, text: str) -> Artist:
+def style_entry(style: Style, text: str) -> Artist:
+    """A kind of line in the legend."""
     return Line2D([], [], color=INK, linestyle=style, linewidth=1.3, label=text)
 
 
@@ -294,7 +299,7 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _legend(figure: Figure, entries: Sequence[Any]) -> None:
+def legend(figure: Figure, entries: Sequence[Any]) -> None:
     """Below the panels, where it covers nothing; the figure grows by what it takes."""
     longest = max(len(str(entry.get_label())) for entry in entries)
     columns = max(1, min(len(entries), int(96 / (longest + 8))))

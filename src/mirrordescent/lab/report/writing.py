@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -39,12 +40,12 @@ from mirrordescent.lab.report.table import (
     tasks,
     why_ended,
 )
+from mirrordescent.lab.report.words import joined, plural, ranged, unfinished
 
 PICTURES = "pictures"  # the folder beside the report
 METHODS = 8  # as many as there are colours
 PANELS = 6
 DRAWN_TASKS = 4
-NAMED_RUNS = 8  # unfinished runs that the top of the page names, before it points to the list
 
 
 @dataclass(frozen=True)
@@ -65,17 +66,26 @@ def write_report(root: Path, out: Path | None = None) -> Report:
     records = read_all(root)
     page = page_of(records, f"rmd report {shlex.quote(str(root))}")
     out = root / "report" if out is None else out
+    paths = save(page, out / "report", PICTURES)
+    lines = tuple(line for task in tasks(records) for line in task.lines)
+    return Report(out / "report.html", out / "report.md", tuple(paths), lines)
+
+
+def save(page: Page, path: Path, pictures: str) -> list[Path]:
+    """Write a page as `path`.md and `path`.html, and its pictures into the folder `pictures` beside them.
+
+    Returns the pictures' paths.
+    """
     paths = []
     for picture in page.pictures:
         for ending, content in (("svg", picture.svg.encode("utf-8")), ("png", picture.png)):
-            paths.append(out / PICTURES / f"{picture.name}.{ending}")
+            paths.append(path.parent / pictures / f"{picture.name}.{ending}")
             with written(paths[-1]) as file:
                 file.write(content)
-    lines = tuple(line for task in tasks(records) for line in task.lines)
     # The pages come last: whoever finds one finds its pictures.
-    write_text(out / "report.md", as_markdown(page, PICTURES))
-    write_text(out / "report.html", as_html(page))
-    return Report(out / "report.html", out / "report.md", tuple(paths), lines)
+    write_text(path.with_suffix(".md"), as_markdown(page, pictures))
+    write_text(path.with_suffix(".html"), as_html(page))
+    return paths
 
 
 def page_of(records: Sequence[Record], command: str) -> Page:
@@ -95,7 +105,7 @@ def page_of(records: Sequence[Record], command: str) -> Page:
 
 def _title(found: Sequence[Task]) -> str:
     methods = list(dict.fromkeys(line.method for task in found for line in task.lines))
-    what = _listed(methods) if len(methods) <= 4 else f"{len(methods)} methods"
+    what = joined(methods) if len(methods) <= 4 else f"{len(methods)} methods"
     where = found[0].title if len(found) == 1 else f"{len(found)} tasks"
     return f"{what} on {where}"
 
@@ -105,26 +115,22 @@ def _lead(found: Sequence[Task], copies: int) -> Iterable[str]:
         yield _compared(found[0])
     else:
         yield f"Runs on {len(found)} tasks, each with a table of its own: {'; '.join(task.title for task in found)}."
-    unfinished = [record for task in found for record in task.records if record.status != "done"]
-    if unfinished:
-        named = [_unfinished(record) for record in unfinished[:NAMED_RUNS]]
-        more = len(unfinished) - len(named)
-        count, total = len(unfinished), sum(len(task.records) for task in found)
-        rest = f"; and {more} more, in the list of runs below" if more else ""
-        yield f"Not done: {count} of {total} {_plural('run', total)}. {'; '.join(named)}{rest}."
+    records = [record for task in found for record in task.records]
+    if standing := unfinished(records, "the list of runs below", lambda run: run.title):
+        yield standing
     if copies:
-        yield f"Left out: {copies} {_plural('record', copies)} of runs that lie in more than one folder."
+        yield f"Left out: {copies} {plural('record', copies)} of runs that lie in more than one folder."
 
 
 def _compared(task: Task) -> str:
     """One sentence on what was compared."""
     settings, seeds = len(task.lines), len(task.records)
-    what = f"{settings} {_plural('setting', settings)} in {seeds} {_plural('run', seeds)}"
+    what = f"{settings} {plural('setting', settings)} in {seeds} {plural('run', seeds)}"
     data = next((record.data for record in task.records if record.data), {})
     facts = [what]
     if data.get("samples"):
         wrong = [record.data["wrong"] for record in task.records if record.data.get("wrong")]
-        of_them = f", {_range(wrong)} of them with a wrong label" if wrong else ""
+        of_them = f", {ranged(wrong)} of them with a wrong label" if wrong else ""
         facts.append(f"{data['samples']:,} training samples{of_them}")
     if data.get("test_samples"):
         facts.append(f"{data['test_samples']:,} test samples")
@@ -133,13 +139,8 @@ def _compared(task: Task) -> str:
     models = dict.fromkeys((record.run.model, record.parameters) for record in task.records if record.parameters)
     networks = [f"{model} with {parameters:,} parameters" for model, parameters in models]
     if networks:
-        facts.append(f"{_plural('network', len(networks))}: {_listed(networks)}")
+        facts.append(f"{plural('network', len(networks))}: {joined(networks)}")
     return f"On {task.title}: {'; '.join(facts)}."
-
-
-def _unfinished(record: Record) -> str:
-    run = record.run
-    return f"{run.title}, seed {run.seed}: {why_ended(record)}, {record.epochs:,} of {run.epochs:,} epochs"
 
 
 def _results(found: Sequence[Task]) -> Section:
@@ -178,7 +179,8 @@ def _notes(task: Task, *, strong: bool) -> Iterable[str]:
 
 def _drawings(found: Sequence[Task]) -> list[tuple[str, list[Block]]]:
     """The sections with pictures: for each kind of picture, one per task for which there is something to draw."""
-    pictures = _matplotlib()
+    with needs_matplotlib():
+        from mirrordescent.lab.report import pictures
     # Those that are drawn come first, for there are more methods than colours.
     drawn = [line for task in found for line in best_of_each_method(task.lines, METHODS)]
     look = pictures.looks(line.method for line in (*drawn, *(line for task in found for line in task.lines)))
@@ -201,14 +203,15 @@ def _drawings(found: Sequence[Task]) -> list[tuple[str, list[Block]]]:
     return sections
 
 
-def _matplotlib() -> ModuleType:
+@contextmanager
+def needs_matplotlib() -> Iterator[None]:
+    """Import what draws within it. Raises RunError, saying what to install, where there is no matplotlib."""
     try:
-        from mirrordescent.lab.report import pictures
+        yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "matplotlib":
             raise
         raise RunError("the report's pictures need matplotlib: pip install 'mirrordescent[lab]'") from None
-    return pictures
 
 
 def _against_lam(pictures: ModuleType, task: Task, ending: str, look: dict[str, Any]) -> Picture | None:
@@ -221,7 +224,7 @@ def _against_lam(pictures: ModuleType, task: Task, ending: str, look: dict[str, 
     best = [line for line in lines if line.best] or [max(lines, key=lambda line: line.score)]
     figure = best[0].figures[f"test_{kind}"]
     value = f"{100 * figure.mean:.2f} %" if kind == "accuracy" else f"loss {figure.mean:.4g}"
-    caption = [f"Best on the test set, with {value}: {_listed([line.title for line in best[:3]])}."]
+    caption = [f"Best on the test set, with {value}: {joined([line.title for line in best[:3]])}."]
     if kind == "accuracy":
         caption.append("Training accuracy (dashed) is on the labels as given.")
     if any("wrong_fitted" in line.figures for line in shown):
@@ -297,7 +300,7 @@ def _weights(pictures: ModuleType, task: Task, ending: str, look: dict[str, Any]
 
 
 def _left_out(count: int, what: str) -> list[str]:
-    return [f"{count} {_plural(what, count)} with worse test results left out."] if count > 0 else []
+    return [f"{count} {plural(what, count)} with worse test results left out."] if count > 0 else []
 
 
 def _any_accuracy(found: Sequence[Task]) -> bool:
@@ -345,16 +348,3 @@ def _value(value: Any) -> str:
     if value is None or value == "":
         return NOTHING
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
-def _range(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,171 @@
+"""Our runs beside the paper's figures: a row per setting, and the best of each method."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirrordescent.lab import paper
+from mirrordescent.lab.records import Record
+from mirrordescent.lab.report.table import Line, Spread, table
+from mirrordescent.lab.report.words import ranged
+from mirrordescent.lab.runs import Run
+
+METHODS = ("RMD sample", "RMD batch", "weight decay", "SGD")  # the order of the rows
+HEADLINES = {"RMD sample": "rmd", "RMD batch": "rmd", "SGD": "sgd"}  # whose best is set beside whose in the paper
+APART = 2.0  # points of test accuracy; a row further from the paper's is marked
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting at one corruption level, over its seeds, beside the paper's row; accuracies in %.
+
+    line: the setting's runs. Its figures are those of the runs that are done, or, while none is, of all so far.
+    published: the paper's row, where it has one.
+    """
+
+    corruption: int
+    method: str
+    lam: float | None
+    line: Line
+    published: paper.Figure | None
+
+    @property
+    def title(self) -> str:
+        """For a person: "RMD batch, λ = 1.2"."""
+        return self.method if self.lam is None else f"{self.method}, λ = {self.lam:g}"
+
+    @property
+    def train(self) -> Spread:
+        """Accuracy on the training labels as given."""
+        return _percent(self.line.figures["train_accuracy"])
+
+    @property
+    def test(self) -> Spread:
+        """Accuracy on the test set."""
+        return _percent(self.line.figures["test_accuracy"])
+
+    @property
+    def epochs(self) -> int:
+        """As many as the longest of the runs behind the figures has."""
+        return max(record.epochs for record in self.line.counted)
+
+    @property
+    def epochs_text(self) -> str:
+        """Of all runs behind the figures: "100", or "85 to 100"."""
+        return ranged([record.epochs for record in self.line.counted])
+
+    @property
+    def ended(self) -> str:
+        """Why the runs ended, or that they did not."""
+        return self.line.ended
+
+    @property
+    def paper_train(self) -> float | None:
+        """The paper's accuracy on the training labels."""
+        return None if self.published is None else self.published.train
+
+    @property
+    def paper_test(self) -> float | None:
+        """The paper's accuracy on the test set."""
+        return None if self.published is None else self.published.test
+
+    @property
+    def difference(self) -> float | None:
+        """Our test accuracy less the paper's, in points."""
+        return None if self.paper_test is None else self.test.mean - self.paper_test
+
+    @property
+    def off(self) -> bool:
+        """Whether the test accuracy is more than 2 points from the paper's, to the two decimals that are shown."""
+        return self.difference is not None and abs(round(self.difference, 2)) > APART
+
+
+@dataclass(frozen=True)
+class Best:
+    """Our row with a method's best test accuracy at one level, beside the paper's best."""
+
+    row: Row
+    published: paper.Figure
+
+    @property
+    def difference(self) -> float:
+        """Our test accuracy less the paper's, in points."""
+        return self.row.test.mean - self.published.test
+
+
+def compared(records: Sequence[Record]) -> list[Row]:
+    """The records of the paper's runs beside its figures, by level, method and λ; other records are left out.
+
+    A setting without an evaluation has no row. Of one that was trained with several epoch limits, the longest counts.
+    """
+    lines = table([record for record in records if _setting(record.run) in _settings()])
+    rows = [_row(line) for line in lines if {"train_accuracy", "test_accuracy"} <= line.figures.keys()]
+    longest = {_place(row): row for row in sorted(rows, key=lambda row: row.epochs)}
+    return [longest[place] for place in sorted(longest)]
+
+
+def leaders(rows: Sequence[Row]) -> list[Row]:
+    """The row with the best test accuracy of each method; the rows are those of one level.
+
+    A row without a run that is done counts only while the method has no other.
+    """
+    found = []
+    for method in METHODS:
+        held = [row for row in rows if row.method == method]
+        held = [row for row in held if row.line.finished] or held
+        found += [max(held, key=lambda row: row.test.mean)] if held else []
+    return found
+
+
+def bests(rows: Sequence[Row]) -> list[Best]:
+    """At each level our best RMD sample and RMD batch beside the paper's best RMD, and SGD beside SGD."""
+    found = []
+    for corruption in paper.TABLES:
+        for row in leaders([row for row in rows if row.corruption == corruption]):
+            if algorithm := HEADLINES.get(row.method):
+                theirs = [figure for figure in paper.figures(corruption) if figure.algorithm == algorithm]
+                found.append(Best(row, max(theirs, key=lambda figure: figure.test)))
+    return found
+
+
+def method_of(run: Run) -> str:
+    """The method's name in the report.
+
+    >>> [method_of(run) for run in paper.table_runs(40)[:3]]
+    ['RMD sample', 'RMD batch', 'SGD']
+    """
+    return {"sgd": "SGD", "weight-decay": "weight decay", "rmd": f"RMD {run.reduction}"}[run.algorithm]
+
+
+def level_of(run: Run) -> int:
+    """The % of the labels that were redrawn."""
+    return round(100 * run.corruption)
+
+
+def _row(line: Line) -> Row:
+    run = line.records[0].run
+    same = [f for f in paper.figures(level_of(run)) if (f.algorithm, f.lam) == (run.algorithm, run.lam)]
+    theirs = same[0] if same and method_of(run) != "RMD sample" else None  # which the paper does not have
+    return Row(level_of(run), method_of(run), run.lam, line, theirs)
+
+
+def _place(row: Row) -> tuple[int, int, float]:
+    return paper.TABLES.index(row.corruption), METHODS.index(row.method), row.lam or 0.0
+
+
+@functools.cache
+def _settings() -> frozenset[str]:
+    """Those behind the paper's tables."""
+    return frozenset(_setting(run) for run in paper.all_runs())
+
+
+def _setting(run: Run) -> str:
+    return dataclasses.replace(run, seed=0, epochs=1).id
+
+
+def _percent(figure: Spread) -> Spread:
+    deviation = None if figure.deviation is None else 100 * figure.deviation
+    return Spread(100 * figure.mean, deviation, figure.count)

@@ -1,0 +1,209 @@
+"""The report on the paper's tables: which rows are where the paper's are, and which are not; tables and pictures.
+
+It reads records and nothing else: no training, no data set, no GPU.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mirrordescent.lab import paper
+from mirrordescent.lab.loop import Keeping
+from mirrordescent.lab.records import Record, RunError
+from mirrordescent.lab.report.page import Block, Code, Page, Picture, Section, Table, Text, as_markdown
+from mirrordescent.lab.report.table import NOTHING
+from mirrordescent.lab.report.words import plural, unfinished
+from mirrordescent.lab.report.writing import needs_matplotlib, save
+from mirrordescent.lab.reproduction.comparison import APART, Best, Row, bests, compared, leaders, level_of, method_of
+from mirrordescent.lab.runs import Run
+
+NAME = "reproduction"  # of the pages, without the ending
+PICTURES = f"pictures/{NAME}"  # the folder beside them
+
+
+@dataclass(frozen=True)
+class Pages:
+    """What was written."""
+
+    html: Path
+    markdown: Path
+    pictures: tuple[Path, ...]
+
+    @property
+    def named(self) -> list[tuple[str, Path]]:
+        """What to look at."""
+        return [("report", self.html), ("page", self.markdown), ("pictures", self.html.parent / PICTURES)]
+
+
+def write_page(records: Sequence[Record], keeping: Keeping, out: Path | None = None) -> Pages:
+    """Write reproduction.html, reproduction.md and their pictures into `out`, beside the runs unless given.
+
+    The same records give the same files, byte for byte. Raises RunError where none of the records is an evaluated run
+    of the paper's tables, or where there is no matplotlib.
+    """
+    rows = compared(records)
+    root = shlex.quote(str(keeping.root))
+    if not rows:
+        raise RunError(
+            f"{root} holds no evaluated run of the paper's tables; `rmd reproduce --root {root}` trains them"
+        )
+    where = "" if out is None else f" --out {shlex.quote(str(out))}"
+    path = (keeping.root if out is None else out) / NAME
+    pictures = save(page_of(rows, f"rmd reproduce --report-only --root {root}{where}"), path, PICTURES)
+    return Pages(path.with_suffix(".html"), path.with_suffix(".md"), tuple(pictures))
+
+
+def page(rows: Sequence[Row], command: str) -> str:
+    """The comparison as Markdown; `command` makes it."""
+    return as_markdown(page_of(rows, command), PICTURES)
+
+
+def page_of(rows: Sequence[Row], command: str) -> Page:
+    """The page about these rows; `command` makes it again."""
+    lead: list[Block] = [Text("Made from the records alone, by"), Code(command), *map(Text, _lead(rows))]
+    levels = {level: [row for row in rows if row.corruption == level] for level in paper.TABLES}
+    sections = [_level(level, held) for level, held in levels.items() if held]
+    return Page("The paper's tables on CIFAR-10 and ResNet-18", lead, [_headlines(bests(rows)), *sections])
+
+
+def _lead(rows: Sequence[Row]) -> Iterable[str]:
+    yield (
+        "Each training label was redrawn from all ten classes with the probability that the table names. RMD batch is "
+        "what the paper calls RMD: its Algorithm 2, with ψ = ‖w‖². RMD sample has a coefficient per sample, and "
+        "ψ = ½‖w‖²; the paper has no such rows."
+    )
+    yield (
+        "The paper stops RMD and weight decay when 500 epochs improve the residual or the loss by less than 0.01 %. "
+        "Ours have an epoch limit as well; each row says how far its runs went, and why they ended."
+    )
+    if any(row.test.deviation is not None for row in rows):
+        yield "Over seeds: mean ± standard deviation for test accuracy, the mean for train accuracy."
+    yield off_text(rows)
+    records = [record for row in rows for record in row.line.records]
+    if standing := unfinished(records, "the tables", _title):
+        yield standing
+
+
+def off_text(rows: Sequence[Row]) -> str:
+    """How many rows are off."""
+    held = [row for row in rows if row.difference is not None]
+    off = sum(row.off for row in held)
+    if not held:
+        return "None of these rows is in the paper."
+    count = f"{len(held)} {plural('row', len(held))} that the paper has too"
+    if not off:
+        return f"Of {count}, none differs from it by more than {APART:g} points in test accuracy."
+    verb, mark = ("differs", "it is") if off == 1 else ("differ", "they are")
+    return f"Of {count}, {off} {verb} from it by more than {APART:g} points in test accuracy; {mark} marked “off”."
+
+
+def _title(run: Run) -> str:
+    title = method_of(run) if run.lam is None else f"{method_of(run)}, λ = {run.lam:g}"
+    return f"{level_of(run)} %, {title}"
+
+
+def _headlines(found: Sequence[Best]) -> Section:
+    headings = ["redrawn", "ours", "λ", "test (%)", "the paper's", "λ", "test (%)", "difference"]
+    rows = [
+        [
+            f"{best.row.corruption} %",
+            best.row.method,
+            _lam(best.row.lam),
+            best.row.test.text(".2f"),
+            "RMD" if best.published.algorithm == "rmd" else "SGD",
+            _lam(best.published.lam),
+            f"{best.published.test:.2f}",
+            f"{best.difference:+.2f}",
+        ]
+        for best in found
+    ]
+    note = "The λ with the best test accuracy, in our rows and in the paper's."
+    blocks: list[Block] = [Table(headings, rows, "The best of each method", frozenset({2, 3, 5, 6, 7})), Text(note)]
+    return Section("The best of each method", blocks if found else [Text("There is no row of RMD or SGD yet.")])
+
+
+def _level(level: int, rows: Sequence[Row]) -> Section:
+    title = f"{level} % of the labels redrawn"
+    off = [f"{row.title} ({row.difference:+.2f})" for row in rows if row.off]
+    named = [Text(f"Off: {'; '.join(off)}.")] if off else []
+    return Section(title, [_table(title, rows), *named, *_pictures(level, rows)])
+
+
+def _table(title: str, rows: Sequence[Row]) -> Table:
+    headings = [heading for heading, *_ in COLUMNS]
+    numbers = frozenset(place for place, (_, number, _) in enumerate(COLUMNS) if number)
+    mark = next(place for place, heading in enumerate(headings) if heading == WITHIN)
+    off = frozenset((place, mark) for place, row in enumerate(rows) if row.off)
+    return Table(headings, [[cell(row) for _, _, cell in COLUMNS] for row in rows], title, numbers, off)
+
+
+def _within(row: Row) -> str:
+    return NOTHING if row.difference is None else "off" if row.off else "yes"
+
+
+def _pictures(level: int, rows: Sequence[Row]) -> list[Block]:
+    """Those for which there is something to draw."""
+    with needs_matplotlib():
+        from mirrordescent.lab.report.pictures import rendered
+        from mirrordescent.lab.reproduction import pictures
+
+    def picture(name: str, label: str, caption: Iterable[str], draw: Callable[[Sequence[Row]], Any]) -> Picture:
+        svg, png = rendered(lambda: draw(rows), name)
+        return Picture(name, f"{label}, {level} % of the labels redrawn", " ".join(caption), svg, png)
+
+    found: list[Block] = []
+    if pictures.panels_of(rows):
+        caption = _lam_caption(rows)
+        found.append(picture(f"lam-{level}", "Test and train accuracy against λ", caption, pictures.against_lam))
+    auroc = any(pictures.has_auroc(row) for row in rows)
+    what = "Test accuracy and AUROC of z" if auroc else "Test accuracy"
+    caption = _curves_caption(rows, auroc=auroc)
+    return [*found, picture(f"curves-{level}", f"{what} over the epochs", caption, pictures.curves)]
+
+
+def _lam_caption(rows: Sequence[Row]) -> Iterable[str]:
+    yield "Accuracy against λ: ours filled and solid, the paper's hollow and dashed."
+    yield "A small λ is more regularization; SGD has none: horizontal lines."
+    yield "Train accuracy is on the labels as given."
+    if any(row.test.deviation is not None for row in rows):
+        yield "Bars: standard deviation over seeds."
+
+
+def _curves_caption(rows: Sequence[Row], *, auroc: bool) -> Iterable[str]:
+    best = leaders(rows)
+    yield "Test accuracy over the epochs, ours."
+    if auroc:
+        yield "Below: how well z alone tells wrong labels from right ones; 1 is perfectly, 0.5 is not at all."
+    if len(best) < len(rows):
+        yield "Strong lines: of each method, the λ with the best test accuracy; faint lines: its other λ."
+    if any(len(row.line.counted) > 1 for row in rows):
+        yield "One line per seed."
+
+
+def _lam(lam: float | None) -> str:
+    return NOTHING if lam is None else f"{lam:g}"
+
+
+def _or_nothing(value: float | None, form: str = ".2f") -> str:
+    return NOTHING if value is None else format(value, form)
+
+
+WITHIN = f"within {APART:g}"
+# heading, whether it is a number, cell
+COLUMNS: tuple[tuple[str, bool, Callable[[Row], str]], ...] = (
+    ("method", False, lambda row: row.method),
+    ("λ", True, lambda row: _lam(row.lam)),
+    ("seeds", True, lambda row: row.line.seeds),
+    ("train (%)", True, lambda row: f"{row.train.mean:.2f}"),
+    ("paper", True, lambda row: _or_nothing(row.paper_train)),
+    ("test (%)", True, lambda row: row.test.text(".2f")),
+    ("paper", True, lambda row: _or_nothing(row.paper_test)),
+    ("difference", True, lambda row: _or_nothing(row.difference, "+.2f")),
+    (WITHIN, False, _within),
+    ("epochs", True, lambda row: row.epochs_text),
+    ("why it ended", False, lambda row: row.ended),
+)
