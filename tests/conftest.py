@@ -5,7 +5,7 @@ import torch
 from hypothesis import settings
 
 # The same examples on every machine: a failure in CI is a failure here.
-settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("repeatable", derandomize=True, deadline=None)  # nor does a busy machine fail it
 settings.load_profile("repeatable")
 
 

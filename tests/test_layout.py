@@ -25,7 +25,7 @@ ORDER = [
     "rules",
     "auxiliary",
 ]
-ORDER += ["stopping", "indexed", "pending", "rmd"]
+ORDER += ["stopping", "indexed", "pending", "rmd", "robust", "trace"]
 CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "__main__", "cli"))
 # data → run → place → job → record → report → command
 LAB = ["files", "names", "passes", "norm", "half", "models", "noise", "data", "runs", "records", "visits", "place"]

@@ -47,6 +47,7 @@ def test_every_setting_is_in_the_id() -> None:
         "model": "cnn",
         "start": "near-zero",
         "augment": "crop",
+        "loss": "elr",
         "algorithm": "smd",
         "lam": 3.0,
         "potential": "q=3",
@@ -63,6 +64,9 @@ def test_every_setting_is_in_the_id() -> None:
         "seed": 7,
     }
     changed = {name: Run(**{name: value}).id for name, value in other.items()}
+    changed["acceleration"] = Run(algorithm="sgd", momentum=0.9, acceleration="nesterov").id
+    changed["decay"] = Run(algorithm="sgd", decay=5e-4).id
+    changed["schedule"] = Run(algorithm="sgd", schedule="cosine").id
     changed["noise"] = Run(noise="pair", corruption=0.1).id
     changed["noise_file"] = Run(noise="file", noise_file="a.txt").id
     assert set(changed) == {field.name for field in dataclasses.fields(Run)}
@@ -90,6 +94,11 @@ def test_whole_numbers_and_text_are_the_numbers_they_say() -> None:
         ({"potential": "l3"}, "unknown potential 'l3'"),
         ({"algorithm": "sgd", "lam": 2}, "lam is for rmd and weight-decay"),
         ({"algorithm": "weight-decay"}, "weight-decay needs lam"),
+        ({"decay": 1e-4}, "decay is for sgd"),
+        ({"algorithm": "sgd", "decay": -1e-4}, "decay must be >= 0"),
+        ({"schedule": "cosine"}, "schedule is for sgd"),
+        ({"algorithm": "sgd", "acceleration": "nesterov"}, "'nesterov' does nothing without momentum"),
+        ({"loss": "cse"}, "loss must be one of ce, gce, elr, got 'cse'"),
         ({"algorithm": "sgd", "potential": "l1"}, "potential is for smd and rmd"),
         ({"algorithm": "smd", "reduction": "batch"}, "reduction is for rmd"),
         ({"algorithm": "smd", "penalty": "huber"}, "penalty is for rmd"),

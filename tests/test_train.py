@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import json
 import multiprocessing
 import random
@@ -91,6 +92,29 @@ def test_one_epoch_is_the_plain_loop(tmp_path: Path, run: Run) -> None:
         assert torch.equal(state["job"]["optimizer"]["param_groups"][0]["z"], plain.aux.values)
 
 
+def test_the_usual_recipe_is_pytorchs(tmp_path: Path) -> None:
+    """Nesterov, weight decay and a cosine from epoch to epoch, against PyTorch's own scheduler, to the last bit."""
+    run = Run(
+        algorithm="sgd", momentum=0.9, acceleration="nesterov", decay=1e-3, schedule="cosine", epochs=4, batch_size=16,
+        model="mlp", augment="none", stop="never",
+    )  # fmt: skip
+    data = small()
+    record = trained(tmp_path, run, data)
+    model = build("mlp", (5,), 3, seed=derived(0, "start"))
+    plain = torch.optim.SGD(model.parameters(), run.lr, momentum=0.9, nesterov=True, weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.LambdaLR(plain, lambda epoch: (1 + math.cos(math.pi * epoch / 4)) / 2)
+    for epoch in range(1, 5):
+        for index in visits(len(data), 16, 0, epoch).index:
+            plain.zero_grad()
+            torch.autograd.backward(
+                F.cross_entropy(model(data.inputs[index]), data.targets[index], reduction="none").mean()
+            )
+            plain.step()
+        schedule.step()
+    state = torch.load(record.folder / "checkpoint.pt", weights_only=True)["job"]["model"]
+    assert all(torch.equal(state[name], w) for name, w in model.state_dict().items())
+
+
 def test_the_metrics_are_what_they_say(tmp_path: Path) -> None:
     run = settled(Run(lam=4, corruption=0.4, epochs=3, batch_size=16), small())
     data = small()
@@ -105,6 +129,8 @@ def test_the_metrics_are_what_they_say(tmp_path: Path) -> None:
     start = torch.cat([w.flatten() for w in job.start]).double()
     assert isinstance(job.optimizer, md.RMD)
     z = job.optimizer.aux.values
+    assert job.notes.trace is not None
+    margins = job.notes.trace.margins
     expected = {
         "epoch": 3,
         "train_accuracy": (predictions == job.targets).double().mean(),
@@ -114,6 +140,7 @@ def test_the_metrics_are_what_they_say(tmp_path: Path) -> None:
         "potential": weights.square().sum() / 2,
         "divergence": (weights - start).square().sum() / 2,
         "z_auroc": (0.5 * (1 + (z[wrong][:, None] - z[~wrong]).sign().double())).mean(),  # a tie is a half
+        "margin_auroc": (0.5 * (1 + (margins[~wrong] - margins[wrong][:, None]).sign().double())).mean(),
     }
     for name, value in expected.items():
         assert record.final[name] == pytest.approx(float(value), rel=1e-5), name
@@ -153,7 +180,11 @@ def test_a_run_that_is_done_is_only_read(tmp_path: Path) -> None:
     assert (first.folder / "checkpoint.pt").stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("run", [*ALGORITHMS, Run(lam=float("inf"))], ids=lambda run: run.title)
+RECIPE = Run(algorithm="sgd", momentum=0.9, acceleration="nesterov", decay=1e-3, schedule="cosine")
+OTHERS = [Run(lam=float("inf")), Run(lam=2, loss="elr"), Run(lam=2, loss="gce"), RECIPE]
+
+
+@pytest.mark.parametrize("run", [*ALGORITHMS, *OTHERS], ids=lambda run: run.title)
 def test_stopped_anywhere_it_ends_as_if_it_had_not_been(tmp_path: Path, run: Run) -> None:
     run = dataclasses.replace(run, corruption=0.3, epochs=4, batch_size=8, stop="never")
     whole = trained(tmp_path / "whole", run)

@@ -15,9 +15,11 @@ from mirrordescent.potentials import (
     SquaredNorm,
 )
 from mirrordescent.rmd import RMD
+from mirrordescent.robust import EarlyLearning, generalized_cross_entropy
 from mirrordescent.smd import SMD
 from mirrordescent.specs import potential
 from mirrordescent.stopping import StopOnInterpolation, StopOnPlateau
+from mirrordescent.trace import Trace
 
 __version__ = "0.1.0"
 
@@ -28,6 +30,7 @@ __all__ = [
     "SMD",
     "Auxiliary",
     "Convex",
+    "EarlyLearning",
     "HyperbolicEntropy",
     "Indexed",
     "LInf",
@@ -39,6 +42,8 @@ __all__ = [
     "SquaredNorm",
     "StopOnInterpolation",
     "StopOnPlateau",
+    "Trace",
     "__version__",
+    "generalized_cross_entropy",
     "potential",
 ]

@@ -58,6 +58,7 @@ class Captured:
             for held, new in zip(self.table, self._drawn(epoch), strict=True):
                 held.copy_(new)
             self.place.fill_(first)
+            self.job.set_rate(epoch)
 
     def step(self) -> None:
         """The next step; it is launched, not waited for."""
@@ -95,6 +96,8 @@ def kept(job: Job) -> Iterator[None]:
 def _tensors(job: Job) -> Iterator[tuple[str, Tensor]]:
     """All that a step may write to, by name."""
     yield "sums", job.sums
+    for name, tensor in job.notes.state_dict(keep_vars=True).items():
+        yield f"notes.{name}", tensor
     for name, tensor in job.model.state_dict(keep_vars=True).items():
         yield f"model.{name}", tensor.detach()
     for number, state in enumerate(job.optimizer.state.values()):

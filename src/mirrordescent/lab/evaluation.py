@@ -24,6 +24,7 @@ COLUMNS = {
     "potential": "ψ(w)",
     "divergence": "D_ψ(w, start)",
     "z_auroc": "how well z tells wrong labels from right ones (RMD)",
+    "margin_auroc": "how well the mean margin along the run does",
 }
 BINS = 60
 
@@ -41,7 +42,7 @@ def evaluate(job: Job, epoch: int) -> Row:
     row["potential"], row["divergence"] = regularizer(job)
     if isinstance(job.optimizer, md.RMD):
         root = outputs[:, 0] - job.targets if job.data.classes is None and job.run.reduction == "sample" else None
-        row["residual"] = finite(float(job.optimizer.aux.residual(losses, root=root)))
+        row["residual"] = finite(float(job.optimizer.aux.residual(job.losses_at(outputs), root=root)))
     if job.data.classes is None:
         return row
     fitted = outputs.argmax(1) == job.targets
@@ -51,6 +52,8 @@ def evaluate(job: Job, epoch: int) -> Row:
     row["clean_accuracy"], row["wrong_fitted"] = share(fitted[~job.changed]), share(fitted[job.changed])
     if isinstance(job.optimizer, md.RMD):
         row["z_auroc"] = auroc(job.optimizer.aux.values, job.changed)
+    assert job.notes.trace is not None
+    row["margin_auroc"] = auroc(-job.notes.trace.margins, job.changed)
     return row
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,7 @@ class Job:
             raise ValueError(f"batch_size must be >= 2 with batch norm, as in {run.model}, got {self.batch}")
         self.start = [w.detach().clone() for w in self.model.parameters()]
         self.optimizer = optimizer_for(run, self.model, len(data))
+        self.notes = Notes(run, data).to(self.device)
         self.call: Callable[[nn.Module, Tensor], Tensor]  # the forward pass; a compiled one may take its place
         self.call = halved if precision(run, self.device) == "bfloat16" else call
         self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -75,6 +77,18 @@ class Job:
     def begin(self, epoch: int, first: int = 0) -> None:
         """Draw the epoch's visits, and stand before its step `first`."""
         self.visits, self.next = self.drawn(epoch), first
+        self.set_rate(epoch)
+
+    def set_rate(self, epoch: int) -> None:
+        """The epoch's step size; in place where it is a tensor, which a captured step reads."""
+        if self.run.schedule == "constant":
+            return
+        rate = self.run.lr * (1 + math.cos(math.pi * (epoch - 1) / self.run.epochs)) / 2
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def step(self) -> None:
         """The next step of the epoch."""
@@ -92,7 +106,7 @@ class Job:
         y = self.targets[index]
         with self.place.autocast(self.run):
             outputs = self.call(self.model, self.scaled(x))
-        losses, root = per_sample(outputs, y, self.data.classes)
+        losses, root = self._losses(outputs, y, index)
         if isinstance(self.optimizer, md.RMD):
             loss = self.optimizer.loss(losses, index, root=root if self.run.reduction == "sample" else None)
         else:
@@ -102,14 +116,31 @@ class Job:
         self.optimizer.zero_grad()
         with torch.no_grad():
             self.sums[0] += losses.detach().sum()
-            if self.data.classes is not None:
+            if self.notes.trace is not None:
                 self.sums[1] += (outputs.argmax(1) == y).sum()
+                self.notes.trace(outputs, y, index)
+
+    def _losses(self, outputs: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The losses that training descends (batch,), and for a regression the signed residuals."""
+        if self.notes.early is not None:
+            return self.notes.early(outputs, y, index), None
+        if self.run.loss == "gce":
+            return md.generalized_cross_entropy(outputs, y), None
+        return per_sample(outputs, y, self.data.classes)
+
+    def losses_at(self, outputs: Tensor) -> Tensor:
+        """The losses of the whole training set as they stand, for its outputs."""
+        index = torch.arange(len(self.targets), device=self.device)
+        if self.notes.early is not None:
+            return self.notes.early.at(outputs, self.targets, index)
+        return self._losses(outputs, self.targets, index)[0]
 
     def state_dict(self) -> dict[str, Any]:
         """What a run needs in order to go on."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "notes": self.notes.state_dict(),
             "sums": self.sums,
             "given": self.targets,
             "changed": self.changed,
@@ -119,6 +150,8 @@ class Job:
         """Go on from `state_dict()`."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        if "notes" in state:  # not in a checkpoint from before there were any
+            self.notes.load_state_dict(state["notes"])
         self.sums.copy_(state["sums"])
 
 
@@ -137,6 +170,18 @@ def given_labels(run: Run, data: Data) -> Corrupted:
     return Corrupted(data.targets, torch.zeros(len(data), dtype=torch.bool))
 
 
+class Notes(nn.Module):
+    """What is kept about each sample beside z: for classes a trace of the predictions, and what the loss remembers."""
+
+    def __init__(self, run: Run, data: Data) -> None:
+        super().__init__()
+        if data.classes is None and run.loss != "ce":
+            raise ValueError(f"loss {run.loss!r} is for classes, but {data.name} is a regression")
+        self.trace = None if data.classes is None else md.Trace(len(data), data.classes)
+        early = data.classes is not None and run.loss == "elr"
+        self.early = md.EarlyLearning(len(data), data.classes or 0) if early else None
+
+
 def per_sample(outputs: Tensor, targets: Tensor, classes: int | None) -> tuple[Tensor, Tensor | None]:
     """The losses (batch,), and for a regression the signed residuals of which they are half the squares."""
     if classes is not None:
@@ -149,7 +194,7 @@ def optimizer_for(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
     """The run's algorithm over n training samples."""
     weights = model.parameters()
     if run.algorithm == "sgd":
-        return torch.optim.SGD(weights, lr=run.lr, momentum=run.momentum)
+        return _sgd(run, model)
     if run.algorithm == "smd":
         return md.SMD(weights, lr=run.lr, potential=run.potential, momentum=run.momentum)
     assert run.lam is not None
@@ -165,3 +210,13 @@ def optimizer_for(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
         penalty=run.penalty,
         momentum=run.momentum,
     )
+
+
+def _sgd(run: Run, model: nn.Module) -> torch.optim.SGD:
+    weights = list(model.parameters())
+    nesterov = run.acceleration == "nesterov"
+    # A step size that changes has to be a tensor in a captured step, and of SGD's kernels the fused ones take that.
+    fused = run.schedule != "constant" and weights[0].is_cuda
+    lr = torch.tensor(run.lr, device=weights[0].device) if fused else run.lr
+    momentum, decay = run.momentum, run.decay
+    return torch.optim.SGD(weights, lr, momentum, weight_decay=decay, nesterov=nesterov, fused=fused or None)

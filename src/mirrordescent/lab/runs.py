@@ -43,6 +43,8 @@ class Run:
     """PyTorch's initialisation, or the paper's"""
     augment: Literal["auto", "none", "crop", "crop-flip"] = "auto"
     """random crops and flips, drawn anew at every visit; auto is what suits the data"""
+    loss: Literal["ce", "gce", "elr"] = "ce"
+    """of a class: cross-entropy, generalized cross-entropy, or cross-entropy with early-learning regularization"""
     algorithm: Algorithm = "rmd"
     """stochastic gradient or mirror descent, weight decay, or regularizer mirror descent"""
     lam: float | None = None
@@ -57,6 +59,12 @@ class Run:
     """step size η"""
     momentum: float = 0.0
     """of the heavy ball"""
+    acceleration: Literal["heavy-ball", "nesterov"] = "heavy-ball"
+    """sgd: what momentum does"""
+    decay: float = 0.0
+    """sgd: weight decay, as torch.optim.SGD takes it"""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """sgd: the step size from epoch to epoch; cosine falls to 0 over --epochs"""
     batch_size: int = 32
     """samples per step; a last batch that is not full is left out of the epoch"""
     epochs: int = 100
@@ -108,6 +116,10 @@ class Run:
             words.append(self.reduction)
         if self.potential != "l2":
             words.append(self.potential)
+        if self.loss != "ce":
+            words.append(self.loss)
+        if self.schedule != "constant" or self.decay:  # the usual recipe, not the paper's plain one
+            words += ["with", *(["decay"] if self.decay else []), *(["cosine"] if self.schedule == "cosine" else [])]
         title = " ".join(words)
         return title if self.lam is None else f"{title}, λ = {self.lam:g}"
 
@@ -184,6 +196,7 @@ def _check_numbers(run: Run) -> None:
         ("lam", run.lam is None or run.lam > 0, "> 0"),
         ("lr", 0 < run.lr < math.inf, "> 0"),
         ("momentum", 0 <= run.momentum < 1, "in [0, 1)"),
+        ("decay", 0 <= run.decay < math.inf, ">= 0"),
         ("batch_size", run.batch_size >= 1, ">= 1"),
         ("epochs", run.epochs >= 1, ">= 1"),
         ("patience", run.patience >= 1, ">= 1"),
@@ -208,6 +221,11 @@ def _check_nothing_inert(run: Run) -> None:
     for name in ("reduction", "penalty"):
         if run.algorithm != "rmd" and getattr(run, name) != _DEFAULTS[name]:
             raise ValueError(f"{name} is for rmd, and does nothing in {run.algorithm}")
+    for name in ("acceleration", "decay", "schedule"):
+        if run.algorithm != "sgd" and getattr(run, name) != _DEFAULTS[name]:
+            raise ValueError(f"{name} is for sgd, and does nothing in {run.algorithm}")
+    if run.acceleration == "nesterov" and not run.momentum:
+        raise ValueError("acceleration 'nesterov' does nothing without momentum")
     if run.noise == "file" and run.noise_file is None:
         raise ValueError("noise 'file' needs noise_file, a file with one label per line")
     if run.noise != "file" and run.noise_file is not None:

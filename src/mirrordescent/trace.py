@@ -1,0 +1,55 @@
+"""What a network says about each training sample along the way, kept as running sums."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mirrordescent.inputs import checked_index, working
+
+
+class Trace(nn.Module):
+    """The mean over all visits of each sample's probabilities, and of its margin p_y − max over the others.
+
+    A label that the network keeps contradicting has a low margin. Call it in the training loop on the logits that are
+    there anyway. Memory: num_samples · (classes + 2) numbers, as buffers: save them with `state_dict()`.
+
+    >>> import torch, mirrordescent as md
+    >>> trace = md.Trace(num_samples=10, classes=2)
+    >>> trace(torch.tensor([[2.0, 0.0]]), torch.tensor([1]), torch.tensor([4]))
+    >>> float(trace.margins[4]) < 0, trace.probabilities[4].argmax().item()
+    (True, 0)
+    """
+
+    margin_sums: Tensor  # (num_samples,)
+    probability_sums: Tensor  # (num_samples, classes)
+    visits: Tensor  # (num_samples,)
+
+    def __init__(self, num_samples: int, classes: int) -> None:
+        super().__init__()
+        if num_samples < 1 or classes < 2:
+            raise ValueError(f"there must be >= 1 samples and >= 2 classes, got {num_samples} and {classes}")
+        self.register_buffer("margin_sums", torch.zeros(num_samples))
+        self.register_buffer("probability_sums", torch.zeros(num_samples, classes))
+        self.register_buffer("visits", torch.zeros(num_samples))
+
+    @torch.no_grad()
+    def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> None:
+        """Take note of a batch: logits (batch, classes), the given labels (batch,), which samples they are (batch,)."""
+        index = checked_index(index, labels, len(self.visits))
+        p = working(logits).softmax(-1).to(self.probability_sums.dtype)
+        own = labels[:, None]
+        margin = p.gather(1, own)[:, 0] - p.scatter(1, own, -1.0).amax(1)
+        self.margin_sums.index_add_(0, index, margin)
+        self.probability_sums.index_add_(0, index, p)
+        self.visits.index_add_(0, index, torch.ones_like(margin))
+
+    @property
+    def margins(self) -> Tensor:
+        """(num_samples,), in [−1, 1]; 0 where a sample was never visited."""
+        return self.margin_sums / self.visits.clamp_min(1)
+
+    @property
+    def probabilities(self) -> Tensor:
+        """(num_samples, classes); all 0 where a sample was never visited."""
+        return self.probability_sums / self.visits[:, None].clamp_min(1)

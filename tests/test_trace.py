@@ -1,0 +1,67 @@
+"""The trace of a network's predictions is the mean over a sample's visits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mirrordescent as md
+
+
+@given(st.integers(0, 1000), st.integers(2, 6), st.integers(1, 8))
+def test_a_trace_is_the_mean_over_the_visits(seed: int, classes: int, batches: int) -> None:
+    """A sample may come several times, even in one batch, and its label may change."""
+    generator = torch.Generator().manual_seed(seed)
+    trace = md.Trace(7, classes)
+    margins: dict[int, list[float]] = {}
+    shares: dict[int, list[torch.Tensor]] = {}
+    for _ in range(batches):
+        logits = 2 * torch.randn(4, classes, generator=generator)
+        labels = torch.randint(classes, (4,), generator=generator)
+        index = torch.randint(7, (4,), generator=generator)
+        trace(logits, labels, index)
+        for row, label, i in zip(logits, labels.tolist(), index.tolist(), strict=True):
+            p = row.softmax(0)
+            others = torch.cat([p[:label], p[label + 1 :]])
+            margins.setdefault(i, []).append(float(p[label] - others.max()))
+            shares.setdefault(i, []).append(p)
+    for i in range(7):
+        if i not in margins:
+            assert not trace.margins[i]
+            assert not trace.probabilities[i].any()
+            continue
+        assert float(trace.margins[i]) == pytest.approx(sum(margins[i]) / len(margins[i]), abs=1e-5)
+        torch.testing.assert_close(trace.probabilities[i], torch.stack(shares[i]).mean(0), atol=1e-5, rtol=1e-5)
+        assert int(trace.visits[i]) == len(margins[i])
+
+
+def test_a_trace_goes_on_from_its_state() -> None:
+    one, other = md.Trace(5, 3), md.Trace(5, 3)
+    batch = torch.randn(4, 3), torch.tensor([0, 1, 2, 0]), torch.tensor([0, 1, 2, 3])
+    one(*batch)
+    other.load_state_dict(one.state_dict())
+    one(*batch), other(*batch)
+    assert torch.equal(one.margins[:4], other.margins[:4])
+
+
+def test_a_trace_leaves_the_graph_alone() -> None:
+    logits = torch.randn(4, 3, requires_grad=True)
+    trace = md.Trace(5, 3)
+    trace(logits, torch.tensor([0, 1, 2, 0]), torch.arange(4))
+    assert not trace.margins.requires_grad
+
+
+def test_half_precision_is_summed_in_float32() -> None:
+    trace = md.Trace(1, 2)
+    for _ in range(1000):
+        trace(torch.tensor([[1.0, 0.0]], dtype=torch.bfloat16), torch.tensor([0]), torch.tensor([0]))
+    p = torch.tensor([1.0, 0.0]).softmax(0)
+    assert float(trace.margins[0]) == pytest.approx(float(p[0] - p[1]), rel=1e-4)
+
+
+@pytest.mark.parametrize(("count", "classes"), [(0, 2), (5, 1)])
+def test_a_trace_needs_samples_and_classes(count: int, classes: int) -> None:
+    with pytest.raises(ValueError, match=f"got {count} and {classes}"):
+        md.Trace(count, classes)
