@@ -34,6 +34,27 @@ def test_where_wrong_labels_go() -> None:
         assert float((counts / counts.mean() - 1).abs().max()) < 0.06
 
 
+def test_noise_by_instance_depends_on_the_inputs() -> None:
+    """The rate is right, and equal inputs of one class are taken for the same other class more often than not."""
+    generator = torch.Generator().manual_seed(0)
+    kinds = torch.randn(20, 30, generator=generator)
+    which = torch.randint(20, (40_000,), generator=generator)
+    true = which % 10
+    noisy = corrupt(true, 10, Noise("instance", 0.3), kinds[which])
+    assert abs(float(noisy.changed.float().mean()) - 0.3) < 0.02
+    assert torch.equal(noisy.changed, noisy.labels != true)
+    shares = []
+    for kind in range(20):
+        taken = noisy.labels[(which == kind) & noisy.changed]
+        shares.append(float(torch.bincount(taken, minlength=10).max() / len(taken)))
+    assert sum(shares) / 20 > 0.5  # 1/9 if it did not matter
+    again = corrupt(true, 10, Noise("instance", 0.3), kinds[which])
+    assert torch.equal(again.labels, noisy.labels)
+    assert not torch.equal(corrupt(true, 10, Noise("instance", 0.3, seed=1), kinds[which]).labels, noisy.labels)
+    with pytest.raises(ValueError, match="'instance' needs the inputs"):
+        corrupt(true, 10, Noise("instance", 0.3))
+
+
 def test_a_seed_decides_everything() -> None:
     one, same, other = (corrupt(TRUE, 10, Noise("uniform", 0.4, seed=seed)).labels for seed in (3, 3, 4))
     assert torch.equal(one, same)

@@ -164,7 +164,8 @@ def call(model: nn.Module, x: Tensor) -> Tensor:
 def given_labels(run: Run, data: Data) -> Corrupted:
     """The targets that training sees, and which of them are wrong."""
     if data.classes is not None:
-        return corrupt(data.targets, data.classes, run.noise_of_labels)
+        scaled = Scaling(data, torch.device("cpu"))(data.inputs) if run.noise == "instance" else None
+        return corrupt(data.targets, data.classes, run.noise_of_labels, scaled)
     if run.noise_of_labels.kind != "none":
         raise ValueError(f"corruption is for classes, but {data.name} is a regression")
     return Corrupted(data.targets, torch.zeros(len(data), dtype=torch.bool))

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-KINDS = ("none", "uniform", "symmetric", "pair", "file")
+KINDS = ("none", "uniform", "symmetric", "pair", "instance", "file")
+SPREAD = 0.1  # of a sample's own rate about the rate, for "instance"
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class Noise:
 
     kind: "uniform", each label with probability `rate` replaced by a draw from *all* classes (the paper's: of 40 %
         redrawn, 36 % end up wrong with ten classes); "symmetric", by a draw from the other classes, so always wrong;
-        "pair", by the next class; "file", labels from a text file, one number per line; "none".
+        "pair", by the next class; "instance", by another class, both with which probability and which class depending
+        on the sample's own inputs (Xia et al. 2020); "file", labels from a text file, one number per line; "none".
     rate: the probability, in [0, 1].
     seed: of the draws. path: of the file.
     """
@@ -44,10 +46,11 @@ class Corrupted:
     changed: Tensor  # (n,), bool
 
 
-def corrupt(labels: Tensor, classes: int, noise: Noise) -> Corrupted:
+def corrupt(labels: Tensor, classes: int, noise: Noise, inputs: Tensor | None = None) -> Corrupted:
     """Labels (n,) of `classes` classes, corrupted; the same noise gives the same labels on every machine.
 
-    Raises ValueError for labels outside [0, classes), or a file that does not fit.
+    inputs: (n, ...), scaled, for kind "instance". Raises ValueError for labels outside [0, classes), or a file that
+    does not fit.
 
     >>> import torch
     >>> from mirrordescent.lab.noise import Noise, corrupt
@@ -60,7 +63,14 @@ def corrupt(labels: Tensor, classes: int, noise: Noise) -> Corrupted:
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
         raise ValueError(f"labels must lie in [0, {classes}), got {int(labels.min())} to {int(labels.max())}")
     true = labels.cpu().long()
-    given = _from_file(noise.path, len(true), classes) if noise.path is not None else _drawn(true, classes, noise)
+    if noise.path is not None:
+        given = _from_file(noise.path, len(true), classes)
+    elif noise.kind == "instance":
+        if inputs is None or classes < 2:
+            raise ValueError(f"noise 'instance' needs the inputs and at least two classes, got {classes}")
+        given = _by_instance(true, classes, noise, inputs.cpu().flatten(1).double())
+    else:
+        given = _drawn(true, classes, noise)
     return Corrupted(given.to(labels), (given != true).to(labels.device))
 
 
@@ -77,6 +87,24 @@ def _drawn(true: Tensor, classes: int, noise: Noise) -> Tensor:
     else:  # "pair", and "none", of which nothing is chosen
         other = (true + 1) % classes
     return torch.where(chosen, other, true) if noise.kind != "none" else true
+
+
+def _by_instance(true: Tensor, classes: int, noise: Noise, x: Tensor) -> Tensor:
+    """A rate per sample about the given one, and a random direction per true class that says what it is taken for."""
+    generator = torch.Generator().manual_seed(noise.seed)
+    rates = torch.full((len(true),), -1.0, dtype=torch.float64)
+    while bool((outside := (rates < 0) | (rates > 1)).any()):  # the normal distribution, cut off
+        drawn = torch.randn(int(outside.sum()), generator=generator, dtype=torch.float64)
+        rates[outside] = noise.rate + SPREAD * drawn
+    likeness = torch.empty(len(true), classes, dtype=torch.float64)
+    for label in range(classes):
+        direction = torch.randn(x.shape[1], classes, generator=generator, dtype=torch.float64)
+        likeness[true == label] = x[true == label] @ direction
+    likeness[torch.arange(len(true)), true] = -torch.inf
+    place = torch.rand(len(true), generator=generator, dtype=torch.float64)
+    other = (likeness.softmax(1).cumsum(1) < place[:, None]).sum(1).clamp(max=classes - 1)
+    chosen = torch.rand(len(true), generator=generator, dtype=torch.float64) < rates
+    return torch.where(chosen & (other != true), other, true)
 
 
 def _from_file(path: str, n: int, classes: int) -> Tensor:

@@ -33,8 +33,9 @@ class Run:
     """the share to split off"""
     corruption: float = 0.0
     """probability with which a training label is corrupted"""
-    noise: Literal["uniform", "symmetric", "pair", "file"] = "uniform"
-    """how: a draw from all classes (the paper's), from the other classes, the next class, or from a file"""
+    noise: Literal["uniform", "symmetric", "pair", "instance", "file"] = "uniform"
+    """how: a draw from all classes (the paper's), from the other classes, the next class, one that depends on the
+    sample's inputs, or from a file"""
     noise_file: str | None = None
     """labels for noise "file", one number per line"""
     model: Literal["auto", "linear", "mlp", "cnn", "resnet18"] = "auto"
