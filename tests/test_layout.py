@@ -25,7 +25,7 @@ ORDER = [
     "rules",
     "auxiliary",
 ]
-ORDER += ["stopping", "indexed", "pending", "rmd", "robust", "trace"]
+ORDER += ["stopping", "indexed", "pending", "rmd", "robust", "trace", "suspicion", "auditing"]
 CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "__main__", "cli"))
 # data → run → place → job → record → report → command
 LAB = ["files", "names", "passes", "norm", "half", "models", "noise", "data", "runs", "records", "visits", "place"]
@@ -36,11 +36,13 @@ LAB += [
     "evaluation",
     "board",
     "loop",
+    "kept",
     "train",
     "sweep",
     "engine",
     "paper",
     "report",
+    "audit",
     "reproduction",
     "reproduce",
     "demo",
@@ -94,9 +96,13 @@ def test_modules_import_from_above_only(module: str) -> None:
     assert not below, f"{module} imports {below}"
 
 
+# what is imported where it is used, and only if it is there
+OPTIONAL = {"kernels": {"triton"}, "auditing": {"pandas", "pyarrow"}}
+
+
 @pytest.mark.parametrize("module", CORE)
 def test_the_core_imports_torch_alone(module: str) -> None:
-    allowed = {*sys.stdlib_module_names, "torch", "mirrordescent"} | ({"triton"} if module == "kernels" else set())
+    allowed = {*sys.stdlib_module_names, "torch", "mirrordescent"} | OPTIONAL.get(module, set())
     for node in ast.walk(ast.parse((SOURCE / f"{module}.py").read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             assert {alias.name.split(".")[0] for alias in node.names} <= allowed

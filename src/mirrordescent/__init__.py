@@ -1,5 +1,6 @@
 """Explicit regularization by any convex potential: regularizer mirror descent (RMD) and mirror descent (SMD)."""
 
+from mirrordescent.auditing import Audit, audit
 from mirrordescent.auxiliary import Auxiliary, RejectedSamplesError
 from mirrordescent.convex import Convex
 from mirrordescent.indexed import Indexed
@@ -28,6 +29,7 @@ __all__ = [
     "L2",
     "RMD",
     "SMD",
+    "Audit",
     "Auxiliary",
     "Convex",
     "EarlyLearning",
@@ -44,6 +46,7 @@ __all__ = [
     "StopOnPlateau",
     "Trace",
     "__version__",
+    "audit",
     "generalized_cross_entropy",
     "potential",
 ]

@@ -1,0 +1,219 @@
+"""Which labels are wrong? What a training run found out about each of them, as a table."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mirrordescent.rmd import RMD
+from mirrordescent.suspicion import log_odds, mixture_log_odds, noise_rates
+from mirrordescent.trace import Trace
+
+if TYPE_CHECKING:
+    from mirrordescent.lab.records import Record
+    from mirrordescent.lab.runs import Run
+
+CHANCE = 0.5  # a label is an issue from this probability on
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """One entry per training sample, in the data's order.
+
+    given: the labels that were trained on. score: the log-odds that a label is wrong; higher is more suspicious.
+    noise_by_class: the estimated share of wrong labels in each given class.
+    probabilities: (n, classes), mean predicted probabilities along the run; None of an audit by z alone, which can
+        suggest nothing. margins: p_given − max over the others, the mean along the run. z: RMD's, where there was one.
+    class_names: for the table; class numbers without.
+    """
+
+    given: Tensor
+    score: Tensor
+    noise_by_class: Tensor
+    probabilities: Tensor | None = None
+    margins: Tensor | None = None
+    z: Tensor | None = None
+    class_names: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    @property
+    def wrong(self) -> Tensor:
+        """The probability that a label is wrong."""
+        return torch.sigmoid(self.score)
+
+    @property
+    def noise(self) -> float:
+        """The estimated share of wrong labels."""
+        return float(self.wrong.mean())
+
+    @property
+    def issue(self) -> Tensor:
+        """Which labels are more likely wrong than right."""
+        return self.wrong > CHANCE
+
+    @property
+    def order(self) -> Tensor:
+        """The samples, the most suspicious first."""
+        return self.score.argsort(descending=True, stable=True)
+
+    @property
+    def rank(self) -> Tensor:
+        """Each sample's place in that order, from 1 on."""
+        rank = torch.empty_like(self.given)
+        rank[self.order] = torch.arange(1, len(self) + 1)
+        return rank
+
+    @property
+    def suggested(self) -> Tensor:
+        """What the network took a sample for along the run; the given label where it has no say."""
+        if self.probabilities is None:
+            return self.given
+        best = self.probabilities.argmax(1)
+        return torch.where(self.probabilities.amax(1) > 0, best, self.given)
+
+    @property
+    def confidence(self) -> Tensor:
+        """The mean probability of the suggestion; 0 without one."""
+        return torch.zeros_like(self.score) if self.probabilities is None else self.probabilities.amax(1)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The table as lists, with the columns that cleanlab's users know among them."""
+        found: dict[str, list[Any]] = {
+            "index": list(range(len(self))),
+            "given_label": self._named(self.given),
+            "predicted_label": self._named(self.suggested) if self.probabilities is not None else [None] * len(self),
+            "is_label_issue": self.issue.tolist(),
+            "label_quality": (1 - self.wrong).tolist(),
+            "wrong": self.wrong.tolist(),
+            "score": self.score.tolist(),
+            "rank": self.rank.tolist(),
+            "confidence": self.confidence.tolist(),
+        }
+        if self.margins is not None:
+            found["margin"] = self.margins.tolist()
+        if self.z is not None:
+            found["z"] = self.z.tolist()
+        return found
+
+    def table(self) -> Any:
+        """The columns as a pandas.DataFrame where pandas is installed, else as they are."""
+        try:
+            import pandas as pd
+        except ImportError:
+            return self.columns()
+        return pd.DataFrame(self.columns()).set_index("index")
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the table as CSV, in UTF-8."""
+        columns = self.columns()
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write the table as Parquet; needs pyarrow."""
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError:
+            raise ImportError("to_parquet needs pyarrow; pip install 'mirrordescent[lab]', or use to_csv") from None
+        pq.write_table(pa.table(self.columns()), path)
+
+    def _named(self, labels: Tensor) -> list[Any]:
+        return [self.class_names[label] for label in labels.tolist()] if self.class_names else labels.tolist()
+
+
+def audit(
+    source: RMD | Trace | Record | Run | str | os.PathLike[str],
+    labels: Tensor | Sequence[int] | None = None,
+    *,
+    trace: Trace | None = None,
+    class_names: Sequence[str] = (),
+) -> Audit:
+    """How suspicious each training label is, from a run that was trained on them.
+
+    source: an RMD optimizer with its `labels` and, for more than z alone, the `trace` that was kept beside it; or a
+        trace with the labels, whatever the optimizer was; or a run of the lab: its record, its folder, or the run.
+    labels: (n,), the classes that were trained on; a run has its own.
+    class_names: for the table.
+    Raises ValueError where lengths or classes do not fit, TypeError for another source.
+
+    >>> import torch, mirrordescent as md
+    >>> trace, labels = md.Trace(num_samples=4, classes=2), torch.tensor([0, 0, 1, 1])
+    >>> trace(torch.tensor([[4.0, 0.0], [0.0, 4.0], [0.0, 4.0], [0.0, 4.0]]), labels, torch.arange(4))
+    >>> found = md.audit(trace, labels)
+    >>> found.order[0].item(), found.suggested[1].item()
+    (1, 1)
+    """
+    if isinstance(source, (RMD, Trace)):
+        if labels is None:
+            raise ValueError("labels are missing: the classes that the samples were trained on, one per sample")
+        z = source.aux.values if isinstance(source, RMD) else None
+        trace = source if isinstance(source, Trace) else trace
+        return audited(z, trace, torch.as_tensor(labels), class_names)
+    if labels is not None or trace is not None:
+        raise ValueError("labels and trace go with an optimizer; a run has its own")
+    from mirrordescent.lab.records import Record
+    from mirrordescent.lab.runs import Run
+
+    if not isinstance(source, (Record, Run, str, os.PathLike)):
+        raise TypeError(f"source must be an RMD optimizer, a Trace, or a run of the lab, got {type(source).__name__}")
+    from mirrordescent.lab.kept import audit_of_run
+
+    return audit_of_run(Path(source) if isinstance(source, (str, os.PathLike)) else source, class_names)
+
+
+def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: Sequence[str] = ()) -> Audit:
+    """The audit from what a run has kept: z, or a trace, or both."""
+    y = _checked(labels, z, trace)
+    if trace is None:
+        assert z is not None
+        kept = z.detach().cpu()
+        classes = max(int(y.max()) + 1, len(class_names))
+        score = mixture_log_odds(kept, y, classes)
+        members = torch.bincount(y, minlength=classes).clamp_min(1)
+        rates = torch.zeros(classes, dtype=score.dtype).index_add_(0, y, torch.sigmoid(score)) / members
+        return Audit(y, score, rates, z=kept, class_names=_names(class_names, classes))
+    p = trace.probabilities.detach().double().cpu()
+    rates = noise_rates(p, y)
+    return Audit(
+        y,
+        log_odds(p, y, rates),
+        rates,
+        p,
+        trace.margins.detach().cpu(),
+        None if z is None else z.detach().cpu(),
+        _names(class_names, p.shape[1]),
+    )
+
+
+def _checked(labels: Tensor, z: Tensor | None, trace: Trace | None) -> Tensor:
+    """The labels as int64 on the CPU. Raises ValueError where something does not fit them."""
+    if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(f"labels must be a vector of classes, got {labels.dtype} of shape {tuple(labels.shape)}")
+    if not len(labels):
+        raise ValueError("labels are empty: there is nothing to audit")
+    y = labels.detach().cpu().long()
+    for name, held in (("z", z), ("the trace", None if trace is None else trace.visits)):
+        if held is not None and len(held) != len(y):
+            raise ValueError(f"{name} is of {len(held):,} samples, but there are {len(y):,} labels: of other data?")
+    classes = None if trace is None else trace.probability_sums.shape[1]
+    if int(y.min()) < 0 or (classes is not None and int(y.max()) >= classes):
+        raise ValueError(f"labels must lie in [0, {classes or 'classes'}), got {int(y.min())} to {int(y.max())}")
+    return y
+
+
+def _names(class_names: Sequence[str], classes: int) -> tuple[str, ...]:
+    if class_names and len(class_names) != classes:
+        raise ValueError(f"class_names must name {classes} classes, got {len(class_names)}")
+    return tuple(class_names)

@@ -1,0 +1,43 @@
+"""What a run's checkpoint says about its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from mirrordescent.auditing import Audit, audited
+from mirrordescent.lab.loop import Keeping
+from mirrordescent.lab.records import Record, RunError, load_checkpoint, read
+from mirrordescent.lab.runs import Run
+from mirrordescent.trace import Trace
+
+
+def audit_of_run(source: Record | Run | Path, class_names: Sequence[str] = ()) -> Audit:
+    """The audit of a run of the lab, by its record, its folder, or the run itself (under runs/), as far as it has come.
+
+    Raises RunError where there is no such run, or none that keeps anything about its labels.
+    """
+    if isinstance(source, Run):
+        source = Keeping().root / source.id
+    folder = source.folder if isinstance(source, Record) else source
+    if not (folder / "run.json").exists():
+        raise RunError(f"{folder} is not the folder of a run (it has no run.json)")
+    state = load_checkpoint(folder)
+    if state is None:
+        raise RunError(f"{folder} has no checkpoint yet: the run was cut off before its first, or it was removed")
+    job, labels = state["job"], state["job"]["given"]
+    z = job["optimizer"]["param_groups"][0].get("z") if read(folder).run.algorithm == "rmd" else None
+    kept = job.get("notes", {})
+    if labels.is_floating_point():
+        raise RunError(f"{folder} is the run of a regression: it has no classes to audit")
+    if z is None and "trace.visits" not in kept:
+        raise RunError(f"{folder} has kept nothing about its labels: train it again")
+    trace = None
+    if "trace.visits" in kept:
+        trace = Trace(*kept["trace.probability_sums"].shape)
+        trace.load_state_dict({name.removeprefix("trace."): v for name, v in kept.items() if name.startswith("trace.")})
+    if trace is not None and not bool(trace.visits.any()):
+        raise RunError(f"{folder} has seen no sample yet; go on with it first")
+    return audited(z, trace, torch.as_tensor(labels), class_names)

@@ -1,0 +1,116 @@
+"""How likely a label is wrong, from what a training run says about it. No true label is needed anywhere.
+
+Legend: p (n, classes) mean predicted probabilities, y (n,) given labels, π (classes,) share of wrong labels in a class.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+LEAST = 1e-6  # a probability below it counts as it; log-odds stay within ±14
+FEW = 20  # members, below which a class has no mixture of its own
+
+
+def noise_rates(p: Tensor, y: Tensor) -> Tensor:
+    """π of each given class, by counting confident predictions (Northcutt et al. 2021); 0 for a class without members.
+
+    A sample is taken for the most probable of the classes in which it is at least as probable as the samples given
+    that class are on average; who is confident in nothing is not counted.
+    """
+    classes = p.shape[1]
+    members = torch.bincount(y, minlength=classes)
+    own = p.gather(1, y[:, None])[:, 0]
+    average = torch.zeros_like(p[0]).index_add_(0, y, own) / members.clamp_min(1)
+    average[members == 0] = torch.inf
+    confident = p >= average
+    taken = torch.where(confident, p, -1.0).argmax(1)
+    counted = confident.any(1)
+    seen = torch.bincount(y[counted], minlength=classes)
+    agreed = torch.bincount(y[counted & (taken == y)], minlength=classes)
+    return torch.where(seen > 0, 1 - agreed.to(p.dtype) / seen.clamp_min(1), 0.0)
+
+
+def log_odds(p: Tensor, y: Tensor, rates: Tensor) -> Tensor:
+    """Of each label being wrong, (n,).
+
+    Within a given class the labels are a mixture of right and wrong ones. The odds of the likeliest other class against
+    the given one are those of a wrong label, but for the share of wrong labels that the network took for granted: one
+    factor per class, such that the probabilities of the class add up to its rate.
+    """
+    own = p.gather(1, y[:, None])[:, 0].clamp_min(LEAST)
+    other = p.scatter(1, y[:, None], -1.0).amax(1).clamp_min(LEAST)
+    odds = (other / own).log()
+    return odds + _shifts(odds, y, rates)[y]
+
+
+def _shifts(odds: Tensor, y: Tensor, rates: Tensor) -> Tensor:
+    """Per class what to add to the log-odds, so that the mean probability is the class's rate; by bisection."""
+    members = torch.bincount(y, minlength=len(rates))
+    rates = rates.clamp(LEAST, 1 - LEAST)
+    low, high = torch.full_like(rates, -40.0), torch.full_like(rates, 40.0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        mean = torch.zeros_like(rates).index_add_(0, y, torch.sigmoid(odds + middle[y])) / members.clamp_min(1)
+        too_low = mean < rates
+        low, high = torch.where(too_low, middle, low), torch.where(too_low, high, middle)
+    return torch.where(members > 0, (low + high) / 2, 0.0)
+
+
+def mixture_log_odds(z: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Of each label being wrong, (n,), from z alone: a mixture of two normal distributions within each given class.
+
+    A class with fewer than 20 members uses that of all. Where one distribution describes z as well as two do, nothing
+    is wrong: −log(n) then. This is rougher than `log_odds`, which knows what the network takes a sample for.
+    """
+    z = z.double()
+    everything = _two_normals(z, z)
+    found = torch.empty_like(z)
+    for label in range(classes):
+        here = y == label
+        if int(here.sum()) >= FEW:
+            found[here] = _two_normals(z[here], z[here])
+        elif bool(here.any()):
+            found[here] = everything[here]
+    return found
+
+
+def _two_normals(fitted: Tensor, asked: Tensor) -> Tensor:
+    """Log-odds of `asked` belonging to the upper of two normal distributions, fitted by expectation maximisation."""
+    none = torch.full_like(asked, -math.log(max(len(fitted), 2)))
+    spread = float(fitted.std()) if len(fitted) > 1 else 0.0
+    if len(fitted) < FEW or not spread > 0:
+        return none
+    floor = 0.05 * spread
+    mean = fitted.quantile(torch.tensor([0.25, 0.95], dtype=fitted.dtype))
+    deviation = torch.full((2,), spread, dtype=fitted.dtype)
+    share = 0.2
+    for _ in range(200):
+        upper = torch.sigmoid(_odds(fitted, mean, deviation, share))
+        parts = torch.stack([1 - upper, upper])
+        weight = parts.sum(1).clamp_min(1e-9)
+        mean = (parts @ fitted) / weight
+        deviation = ((parts * (fitted - mean[:, None]) ** 2).sum(1) / weight).sqrt().clamp_min(floor)
+        share = min(max(float(upper.mean()), LEAST), 1 - LEAST)
+    one = -0.5 * len(fitted) * (1 + 2 * math.log(spread))
+    two = float(torch.logaddexp(*_parts(fitted, mean, deviation, share)).sum())
+    between = torch.linspace(float(mean[0]), float(mean[1]), 50, dtype=fitted.dtype)
+    density = torch.logaddexp(*_parts(between, mean, deviation, share)).exp()
+    # Three more numbers must be worth it (Schwarz), and the upper one must be a hill of its own, not a long tail.
+    if two - one < 1.5 * math.log(len(fitted)) or not density.min() < 0.7 * density[-1]:
+        return none
+    far = asked.clamp(min=float(mean[0]))  # below the lower mean nothing is more suspicious again
+    return _odds(far, mean, deviation, share)
+
+
+def _parts(z: Tensor, mean: Tensor, deviation: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Logarithms of the two components' densities, less what they have in common."""
+    log = [-0.5 * ((z - mean[k]) / deviation[k]) ** 2 - deviation[k].log() for k in (0, 1)]
+    return log[0] + math.log(1 - share), log[1] + math.log(share)
+
+
+def _odds(z: Tensor, mean: Tensor, deviation: Tensor, share: float) -> Tensor:
+    lower, upper = _parts(z, mean, deviation, share)
+    return upper - lower
