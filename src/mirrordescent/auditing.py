@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ class Audit:
     noise_by_class: the estimated share of wrong labels in each given class.
     probabilities: (n, classes), mean predicted probabilities along the run; None of an audit by z alone, which can
         suggest nothing. margins: p_given − max over the others, the mean along the run. z: RMD's, where there was one.
-    class_names: for the table; class numbers without.
+    class_names: for the table; class numbers without. names: of the samples, for the table, where they have any.
     """
 
     given: Tensor
@@ -41,6 +41,7 @@ class Audit:
     margins: Tensor | None = None
     z: Tensor | None = None
     class_names: tuple[str, ...] = field(default=())
+    names: tuple[str, ...] = field(default=())
 
     def __len__(self) -> int:
         return len(self.given)
@@ -89,6 +90,7 @@ class Audit:
         """The table as lists, with the columns that cleanlab's users know among them."""
         found: dict[str, list[Any]] = {
             "index": list(range(len(self))),
+            **({"name": list(self.names)} if self.names else {}),
             "given_label": self._named(self.given),
             "predicted_label": self._named(self.suggested) if self.probabilities is not None else [None] * len(self),
             "is_label_issue": self.issue.tolist(),
@@ -114,11 +116,15 @@ class Audit:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the table as CSV, in UTF-8."""
-        columns = self.columns()
         with open(path, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(zip(*columns.values(), strict=True))
+            self.write_csv(file)
+
+    def write_csv(self, file: TextIO) -> None:
+        """Write the table as CSV into an open file."""
+        columns = self.columns()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the table as Parquet; needs pyarrow."""

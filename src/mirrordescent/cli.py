@@ -22,6 +22,8 @@ except ImportError:  # pragma: no cover - an install without the extra
 import torch
 
 from mirrordescent import __version__
+from mirrordescent.lab.audit.auditing import Asked
+from mirrordescent.lab.audit.cleaning import Cleaning
 from mirrordescent.lab.data import DataError
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.names import unknown
@@ -118,6 +120,69 @@ def report(folder: Folder, out: Path | None = None, json: bool = False) -> int:
     made = write_report(folder, out)
     show(read_all(folder), json=json)
     console().print(f"report: {made.html}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def audit(
+    data: Name, asked: Asked, keeping: Keeping, place: Place, out: Path | None = None, top: int = 20, json: bool = False
+) -> int:
+    """Find the labels that are probably wrong: train on all of them, and see which ones the network contradicts.
+
+    It needs no clean labels and no settings. It prints an estimate of how many are wrong and the top suspects, and
+    writes audit.csv (a line per sample) and audit.html (look at them, decide, export the decisions for rmd clean).
+
+    Args:
+        data: a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images
+        out: where to write audit.csv and audit.html; the run's folder unless given
+        top: how many suspects to print
+        json: print the table for machines
+    """
+    from mirrordescent.lab.audit.auditing import audit_data
+    from mirrordescent.lab.audit.telling import write_audit
+    from mirrordescent.lab.display import Watching, show_audit
+
+    if top < 0:
+        raise ValueError(f"top must be >= 0, got {top}")
+    with Watching(console(), total=1) as watch:
+        audited = audit_data(data, asked, keeping, place, watch=watch)
+    if json:
+        sys.stdout.write(json_format.dumps(audited.found.columns()) + "\n")
+    else:
+        show_audit(audited, top)
+    for path in write_audit(audited, audited.record.folder if out is None else out):
+        console().print(str(path), highlight=False, soft_wrap=True)
+    return 0
+
+
+def clean(
+    data: Name,
+    asked: Asked,
+    cleaning: Cleaning,
+    keeping: Keeping,
+    place: Place,
+    out: Path | None = None,
+) -> int:
+    """Audit the labels, write a copy of the data without the wrong ones, and see what training on it is worth.
+
+    The copy has the format of the original (.npz for a known data set), which is never touched.
+
+    Args:
+        data: a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images
+        out: path of the copy; the data's name with "-cleaned" in the current folder unless given
+    """
+    from mirrordescent.lab.audit import cleaning as lab
+    from mirrordescent.lab.audit.auditing import audit_data
+    from mirrordescent.lab.display import Watching, show_cleaned
+
+    with Watching(console(), total=1) as watch:
+        audited = audit_data(data, asked, keeping, place, watch=watch)
+    out = lab.copy_path(audited.whole, out)  # a name that is taken is told before more is trained
+    with Watching(console(), total=1) as watch:
+        choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
+        outcomes = lab.compared(audited, choice, cleaning, keeping, place, watch=watch) if cleaning.compare else []
+    show_cleaned(audited, choice, outcomes)
+    written = audited.whole.write(out, choice.keep, choice.labels)
+    console().print(f"{out}: {len(written):,} file{'s' if len(written) > 1 else ''}", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -292,6 +357,18 @@ COMMANDS = {
         sweep, "  rmd sweep --corruption 0.4 --epochs 20 --root runs/lam --grid algorithm=sgd,rmd lam=1,2,4 seed=0,1"
     ),
     "report": Command(report, "  rmd report runs"),
+    "audit": Command(
+        audit,
+        "  rmd audit digits --corruption 0.2\n"
+        "  rmd audit animals.csv --label species\n"
+        "  rmd audit photos --out photos-audit",
+    ),
+    "clean": Command(
+        clean,
+        "  rmd clean digits --corruption 0.2 --out digits-cleaned.npz\n"
+        "  rmd clean animals.csv --label species --decisions decisions.csv\n"
+        "  rmd clean photos --relabel --rounds 2",
+    ),
     "reproduce": Command(
         reproduce,
         "  rmd reproduce --table 40 --quick\n"

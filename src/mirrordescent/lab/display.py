@@ -26,6 +26,9 @@ from rich.progress import (
 from rich.table import Table
 
 from mirrordescent.lab import loop
+from mirrordescent.lab.audit.auditing import Audited
+from mirrordescent.lab.audit.cleaning import Choice, Outcome
+from mirrordescent.lab.audit.telling import sentences
 from mirrordescent.lab.data import official
 from mirrordescent.lab.records import Record
 from mirrordescent.lab.records import Row as Metrics
@@ -191,6 +194,51 @@ def show_comparison(rows: Sequence[Row]) -> None:
                 cells += [_or_nothing(row.paper_test), _or_nothing(row.difference, "+.1f")]
                 shown.add_row(escape(row.title), str(row.epochs), *cells)
         Console().print(shown)
+
+
+def show_audit(audited: Audited, top: int) -> None:
+    """What an audit found, class by class, and its top suspects, on the standard output."""
+    found, out = audited.found, Console()
+    names = audited.whole.data.class_names or tuple(str(label) for label in range(len(found.noise_by_class)))
+    for sentence in sentences(audited):
+        out.print(sentence, highlight=False, markup=False)
+    classes = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("given label", "samples", "wrong %", "flagged"):
+        classes.add_column(heading, justify="left" if heading == "given label" else "right", no_wrap=True)
+    for label, name in enumerate(names):
+        here = found.given == label
+        if bool(here.any()):
+            share, flagged = float(found.wrong[here].mean()), int(found.issue[here].sum())
+            classes.add_row(escape(name), f"{int(here.sum()):,}", f"{100 * share:.1f}", f"{flagged:,}")
+    out.print(classes)
+    suspects = Table(title="most suspicious", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("", "given", "suggested", "wrong with\nprobability", "confidence\nin suggestion"):
+        suspects.add_column(heading, justify="right" if "\n" in heading else "left")
+    for i in found.order[:top].tolist():
+        if bool(found.issue[i]):
+            given, suggested = names[int(found.given[i])], names[int(found.suggested[i])]
+            figures = f"{float(found.wrong[i]):.3f}", f"{float(found.confidence[i]):.2f}"
+            suspects.add_row(escape(audited.whole.names[i]), escape(given), escape(suggested), *figures)
+    if suspects.row_count:
+        out.print(suspects)
+
+
+def show_cleaned(audited: Audited, choice: Choice, outcomes: Sequence[Outcome]) -> None:
+    """What was left out or relabelled, and what training on the rest is worth, on the standard output."""
+    out, n = Console(), len(choice.keep)
+    dropped, renamed = int((~choice.keep).sum()), int((choice.keep & (choice.labels != audited.found.given)).sum())
+    out.print(f"Of {n:,} samples {dropped:,} are left out and {renamed:,} relabelled.", highlight=False)
+    if not outcomes:
+        return
+    judged = "the test set" if audited.whole.held_out else "a fifth that was set aside, by its given labels"
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("trained on", "samples", "test %"):
+        shown.add_column(heading, justify="left" if heading == "trained on" else "right", no_wrap=True)
+    for outcome in outcomes:
+        accuracy = outcome.record.final["test_accuracy"]
+        shown.add_row(outcome.name, f"{outcome.samples:,}", NOTHING if accuracy is None else f"{100 * accuracy:.1f}")
+    out.print(shown)
+    out.print(f"Accuracy on {judged}; {outcomes[0].record.run.title}.", highlight=False)
 
 
 def _or_nothing(value: float | None, form: str = ".1f") -> str:

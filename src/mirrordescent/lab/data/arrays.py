@@ -16,7 +16,7 @@ from torch import Tensor
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.columns import standardised
 from mirrordescent.lab.data.labels import class_names, class_numbers, label_names
-from mirrordescent.lab.data.split import split
+from mirrordescent.lab.data.split import divided
 from mirrordescent.lab.names import listed
 
 INPUTS = ("x", "inputs", "images", "data", "features")
@@ -29,21 +29,28 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class PreparedArrays:
-    """Data, and the way back from them: training sample i is row `rows[i]` of the file's inputs."""
+    """Data, and the way back from them: training sample i is row `rows[i]` of the file's inputs.
+
+    names: of the arrays that hold the training inputs and labels. held_out: whether the test samples are others than
+    the training samples.
+    """
 
     data: Data
     rows: Tensor  # (n,)
+    names: tuple[str, str]
+    held_out: bool
 
 
 def prepare_arrays(
-    path: Path, test: Path | None = None, test_share: float = 0.2, split_seed: int = 0
+    path: Path, test: Path | None = None, test_share: float = 0.2, split_seed: int = 0, whole: bool = False
 ) -> PreparedArrays:
     """An .npz file as data.
 
     The inputs are called x (or inputs, images, data, features), the labels y (or labels, targets), in capitals or not,
     also as x_train or train_x; x_test or test_x, and so on, hold a test set. Inputs of shape (n, d) are standardised;
     images (n, h, w), (n, h, w, c) or (n, c, h, w) stay pixels, and mean and std are those of each channel. Labels are
-    whole numbers or text, of any values. Raises DataError, which names the file, the array and the sample.
+    whole numbers or text, of any values. whole: without a test set of its own, every sample is trained on (see
+    `divided`). Raises DataError, which names the file, the array and the sample.
     """
     arrays = _read(path)
     found, found_test = _pair(path, arrays, "train"), None
@@ -64,10 +71,10 @@ def prepare_arrays(
     classes = class_names(found.labels, f"{path}, array {found.y_name!r}")
     targets = class_numbers(found.labels, classes, found.place)
     if found_test is None:
-        rows, test_rows = split(targets, test_share, split_seed, str(path))
+        rows, test_rows, told = divided(targets, test_share, split_seed, str(path), "samples", whole)
         x, test_x = found.x[rows.numpy()], found.x[test_rows.numpy()]
         targets, test_targets = targets[rows], targets[test_rows]
-        notes.append(f"test set: {len(test_rows):,} of {len(found.x):,} samples, split with seed {split_seed}")
+        notes.append(told)
     else:
         rows, x, test_x = torch.arange(len(found.x)), found.x, found_test.x
         test_targets = class_numbers(found_test.labels, classes, found_test.place)
@@ -94,7 +101,7 @@ def prepare_arrays(
         model="mlp" if mean is None or min(inputs.shape[2:]) < 4 else "cnn",
         notes=tuple(notes),
     )
-    return PreparedArrays(data, rows)
+    return PreparedArrays(data, rows, (found.x_name, found.y_name), found_test is not None or not whole)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.names import unknown
+
+if TYPE_CHECKING:
+    from mirrordescent.lab.data.arrays import PreparedArrays
+    from mirrordescent.lab.data.imagefolder import PreparedFolder
+    from mirrordescent.lab.data.tables import PreparedTable
 
 BUILTIN = ("digits", "regression")
 OFFICIAL = ("mnist", "fashion-mnist", "cifar10")
@@ -62,10 +68,15 @@ def load(spec: Source, root: Path | None = None) -> Data:
         from mirrordescent.lab.data.official import default_root, load_official
 
         return load_official(spec.data, default_root() if root is None else root)
-    return _own(spec)
+    return prepare(spec).data
 
 
-def _own(spec: Source) -> Data:
+def prepare(spec: Source, whole: bool = False) -> PreparedTable | PreparedArrays | PreparedFolder:
+    """Data of one's own, and the way back from them.
+
+    whole: where they have no test set of their own, every sample is trained on (see `divided`).
+    Raises what `load` raises.
+    """
     path = Path(spec.data).expanduser()
     if not path.exists():
         missing = f"there is no file or folder {str(path)!r}"
@@ -77,16 +88,16 @@ def _own(spec: Source) -> Data:
     if kind == "table":
         from mirrordescent.lab.data.tables import prepare_table
 
-        return prepare_table(path, spec.label, test, spec.test_share, spec.split_seed).data
+        return prepare_table(path, spec.label, test, spec.test_share, spec.split_seed, whole=whole)
     if spec.label is not None:
         raise ValueError(f"label is for tables ({', '.join(TABLES)}), but {path} is none; leave it out")
     if kind == "arrays":
         from mirrordescent.lab.data.arrays import prepare_arrays
 
-        return prepare_arrays(path, test, spec.test_share, spec.split_seed).data
+        return prepare_arrays(path, test, spec.test_share, spec.split_seed, whole=whole)
     from mirrordescent.lab.data.imagefolder import prepare_folder
 
-    return prepare_folder(path, test, spec.test_share, spec.split_seed).data
+    return prepare_folder(path, test, spec.test_share, spec.split_seed, whole=whole)
 
 
 def _kind(path: Path) -> str:

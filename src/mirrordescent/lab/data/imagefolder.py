@@ -17,7 +17,7 @@ from torch import Tensor
 from mirrordescent.lab.data.arrays import channel_statistics
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.labels import class_numbers
-from mirrordescent.lab.data.split import split
+from mirrordescent.lab.data.split import divided
 from mirrordescent.lab.names import listed
 
 if TYPE_CHECKING:
@@ -33,10 +33,16 @@ GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "I;16N")
 
 @dataclass(frozen=True)
 class PreparedFolder:
-    """Data, and the way back from them: training sample i is `files[i]`."""
+    """Data, and the way back from them: training sample i is `files[i]`.
+
+    root: the folder that holds the training classes. held_out: whether the test samples are others than the training
+    samples.
+    """
 
     data: Data
     files: tuple[Path, ...]
+    root: Path
+    held_out: bool
 
 
 def prepare_folder(
@@ -45,12 +51,14 @@ def prepare_folder(
     test_share: float = 0.2,
     split_seed: int = 0,
     size: int | None = None,
+    whole: bool = False,
 ) -> PreparedFolder:
     """A folder of images as data: square uint8 pixels, grey if every file is, else RGB; mean and std by channel.
 
     Its sub-folders are the classes; or it holds train/ with them, and perhaps test/ or val/. Images are turned as
     their EXIF says, laid on white where they are transparent, resized to a shorter side of `size` and cut to its
     square from the centre. size: without it, the median shorter side, but between 8 and 64.
+    whole: without a test set of its own, every image is trained on (see `divided`).
     Raises DataError, which names the folder or up to five of the files in question.
     """
     root, own_test, notes = _parts(path)
@@ -63,10 +71,10 @@ def prepare_folder(
     classes = tuple(folder.name for folder in folders)
     files, targets = _files(folders, classes, notes)
     if test is None:
-        rows, test_rows = split(targets, test_share, split_seed, str(path))
+        rows, test_rows, told = divided(targets, test_share, split_seed, str(path), "images", whole)
         everything, (train, held_out) = files, (rows.tolist(), test_rows.tolist())
         targets, test_targets = targets[rows], targets[test_rows]
-        notes.append(f"test set: {len(held_out):,} of {len(files):,} images, split with seed {split_seed}")
+        notes.append(told)
     else:
         test_files, test_targets = _files(_class_folders(test, notes), classes, notes)
         everything = files + test_files
@@ -87,7 +95,7 @@ def prepare_folder(
         model="cnn",
         notes=(*notes, told),
     )
-    return PreparedFolder(data, tuple(everything[i] for i in train))
+    return PreparedFolder(data, tuple(everything[i] for i in train), root, test is not None or not whole)
 
 
 def _parts(path: Path) -> tuple[Path, Path | None, list[str]]:
@@ -211,6 +219,21 @@ def _fitted(image: Image.Image, mode: str, side: int) -> Image.Image:
     image.draft(None, (2 * side, 2 * side))  # lets JPEG decode large pictures at a fraction of their size
     turned = _plain(ImageOps.exif_transpose(image), mode)
     return ImageOps.fit(turned, (side, side), Image.Resampling.BICUBIC)
+
+
+def upright(file: Path, side: int) -> Image.Image:
+    """One file as a person sees it, grey or RGB, turned as its EXIF says; at least `side` pixels, if it has so many.
+
+    Raises DataError for a file that cannot be read.
+    """
+    from PIL import Image, ImageOps
+
+    broken: dict[Path, str] = {}
+    with _damage(file, broken), Image.open(file) as image:
+        _refuse_bomb(image)
+        image.draft(None, (2 * side, 2 * side))
+        return _plain(ImageOps.exif_transpose(image), "L" if image.mode in GREY else "RGB")
+    raise DataError(_complaint(broken))
 
 
 def _plain(image: Image.Image, mode: str) -> Image.Image:

@@ -1,4 +1,4 @@
-"""A seeded split into training and test set, class by class."""
+"""A seeded split into training and test set, class by class; or none, where every sample is to be trained on."""
 
 from __future__ import annotations
 
@@ -38,6 +38,21 @@ def split(labels: Tensor, share: float, seed: int, name: str = "data") -> tuple[
         chosen[together[start : start + quota]] = True
         start += count
     return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
+
+
+def divided(labels: Tensor, share: float, seed: int, name: str, unit: str, whole: bool) -> tuple[Tensor, Tensor, str]:
+    """Positions of the training and of the test samples, as `split` gives them, and a note on them.
+
+    whole: all samples are training samples, and the test samples are those of them that would have been set aside, or
+    all where none could: training code needs some, but they say nothing about other data.
+    """
+    if not whole:
+        train, test = split(labels, share, seed, name)
+        return train, test, f"test set: {len(test):,} of {len(labels):,} {unit}, split with seed {seed}"
+    everything = torch.arange(len(labels))
+    test = split(labels, share, seed, name)[1] if (torch.bincount(labels) > 1).any() else everything
+    told = f"training set: all {len(labels):,} {unit}; the test samples, {len(test):,}, are among them"
+    return everything, test, f"{told}, so that no test accuracy may be reported"
 
 
 def _quotas(counts: list[int], spare: list[int], share: float) -> list[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections import Counter
@@ -13,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from mirrordescent.lab.data.base import DataError
+from mirrordescent.lab.data.textfile import read_records
 from mirrordescent.lab.names import listed
 
 Cell = str | bool | int | float | None  # None: no value
@@ -62,62 +61,25 @@ def read_table(path: Path) -> Table:
 
 
 def _read_text(path: Path) -> Table:
-    text = _decoded(path)
-    if not text.strip():
-        raise DataError(f"{path} is empty; a table begins with a line of column names")
-    mark = _delimiter(path, text)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True, strict=True)
-    records: list[tuple[int, list[str]]] = []
-    line = 1
-    try:
-        for record in reader:
-            if record:  # not a blank line
-                records.append((line, record))
-            line = reader.line_num + 1  # a cell in quotes may run over several lines
-    except csv.Error as error:
-        raise DataError(f"{path}, line {line}: {error}; look for a quotation mark that is not closed") from None
-    header = [name.strip() for name in records[0][1]]
+    records = read_records(path)
+    header, rows = records.header, records.cells[1:]
     _refuse_duplicates(path, header)
-    ragged = [(number, len(cells)) for number, cells in records[1:] if len(cells) != len(header)]
+    ragged = [i for i, cells in enumerate(rows, start=1) if len(cells) != len(header)]
     if ragged:
         raise DataError(
-            f"{path}, line {ragged[0][0]}: {ragged[0][1]} cells, but the header has {len(header)} "
-            f"(lines like that: {len(ragged):,}); text with a separator in it needs quotation marks"
+            f"{path}, line {records.number(ragged[0])}: {len(records.cells[ragged[0]])} cells, but the header has "
+            f"{len(header)} (lines like that: {len(ragged):,}); text with a separator in it needs quotation marks"
         )
-    # columns without a name are what spreadsheets append and what row numbers are written as
     columns: dict[str, list[Cell]] = {
-        name: [_written(cells[i], mark) for _, cells in records[1:]] for i, name in enumerate(header) if name
+        name: [_written(cells[i], records.mark) for cells in rows] for i, name in enumerate(header) if name
     }
-    return Table(path, columns, [number for number, _ in records[1:]])
+    return Table(path, columns, [records.number(i) for i in range(1, len(records.cells))])
 
 
 def _written(cell: str, mark: str) -> Cell:
     cell = cell.strip()
     # where semicolons separate, 1,5 is a number
     return DECIMAL_COMMA.sub(r"\1.\2", cell) or None if mark == ";" else cell or None
-
-
-def _decoded(path: Path) -> str:
-    content = path.read_bytes()
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{path} is in UTF-16; save it as UTF-8")
-    if b"\0" in content:
-        raise DataError(f"{path} is not a text file; export it as CSV in UTF-8")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise DataError(
-            f"{path}, line {line}: the byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        ) from None
-
-
-def _delimiter(path: Path, text: str) -> str:
-    if path.suffix.lower() == ".tsv":
-        return "\t"
-    header = text.lstrip().splitlines()[0]
-    # spreadsheets in countries that write 1,5 separate by semicolons
-    return next((mark for mark in (",", ";", "\t") if mark in header), ",")
 
 
 def _read_parquet(path: Path) -> Table:

@@ -16,7 +16,7 @@ from torch import Tensor
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.columns import Part, as_number, features_of
 from mirrordescent.lab.data.labels import class_names, class_numbers, label_names
-from mirrordescent.lab.data.split import split
+from mirrordescent.lab.data.split import divided
 from mirrordescent.lab.data.tablefile import Table, read_table
 from mirrordescent.lab.names import listed, nearest
 
@@ -25,23 +25,33 @@ LABELS = ("label", "target", "class", "y")
 
 @dataclass(frozen=True)
 class PreparedTable:
-    """Data, and the way back from them: training sample i is row `rows[i]` of the table, input j is `features[j]`."""
+    """Data, and the way back from them: training sample i is row `rows[i]` of the table, input j is `features[j]`.
+
+    held_out: whether the test samples are others than the training samples.
+    """
 
     data: Data
     table: Table
     label: str
     rows: Tensor  # (n,)
     features: tuple[str, ...]
+    held_out: bool
 
 
 def prepare_table(
-    path: Path, label: str | None = None, test: Path | None = None, test_share: float = 0.2, split_seed: int = 0
+    path: Path,
+    label: str | None = None,
+    test: Path | None = None,
+    test_share: float = 0.2,
+    split_seed: int = 0,
+    whole: bool = False,
 ) -> PreparedTable:
     """A table as data: numbers standardised, text one-hot, gaps filled, what cannot be learnt from left out.
 
     Numbers are brought to mean 0 and standard deviation 1; a missing number becomes the median, and another column
     says that it was missing. Text becomes a column of 0 and 1 per level. Left out, with a note: constant columns, row
     numbers, dates, text that is nearly everywhere different. `Data.mean` and `std` stay None: it has been done.
+    whole: without a test set of its own, every row is trained on (see `divided`).
     Raises DataError, which names the line and the column.
     """
     table = read_table(path)
@@ -50,10 +60,11 @@ def prepare_table(
     classes = class_names(names, f"{path}, column {label!r}")
     targets = class_numbers(names, classes, table.place)
     notes = [f"label column: {label}"]
+    held_out = test is not None or not whole
     if test is None:
-        rows, test_rows = split(targets, test_share, split_seed, str(path))
+        rows, test_rows, told = divided(targets, test_share, split_seed, str(path), "rows", whole)
         test_table, test_targets = table, targets
-        notes.append(f"test set: {len(test_rows):,} of {len(table):,} rows, split with seed {split_seed}")
+        notes.append(told)
         single = [name for name, count in Counter(names).items() if count == 1]
         if single:
             notes.append(f"classes with one row, which is in the training set: {listed(sorted(single))}")
@@ -62,21 +73,21 @@ def prepare_table(
         test_targets = _test_targets(test_table, label, classes)
         test_rows = torch.arange(len(test_table))
         notes.append(f"test set: {len(test_rows):,} rows of {test.name}")
-    features, inputs, test_inputs = features_of(
-        Part(table, rows.tolist()), Part(test_table, test_rows.tolist()), label, notes
-    )
+    # rows that are training rows already are not told of twice
+    others = Part(test_table, test_rows.tolist() if held_out else [])
+    features, inputs, test_inputs = features_of(Part(table, rows.tolist()), others, label, notes)
     data = Data(
         path.name,
         inputs,
         targets[rows],
-        test_inputs,
+        test_inputs if held_out else inputs[test_rows],
         test_targets[test_rows],
         classes=len(classes),
         class_names=classes,
         model="mlp",
         notes=tuple(notes),
     )
-    return PreparedTable(data, table, label, rows, features)
+    return PreparedTable(data, table, label, rows, features, held_out)
 
 
 def _label_column(table: Table, label: str | None) -> str:

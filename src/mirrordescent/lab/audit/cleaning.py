@@ -1,0 +1,180 @@
+"""The labels without those that are probably wrong, and what training on them is worth."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+import mirrordescent as md
+from mirrordescent.lab.audit.auditing import EVALUATIONS, Asked, Audited, audit_labels, run_for
+from mirrordescent.lab.audit.decisions import Decision, read_decisions
+from mirrordescent.lab.audit.rule import chosen
+from mirrordescent.lab.data import Data, DataError
+from mirrordescent.lab.data.split import split
+from mirrordescent.lab.data.whole import Whole
+from mirrordescent.lab.loop import Keeping, Watch
+from mirrordescent.lab.place import Place
+from mirrordescent.lab.records import Record
+from mirrordescent.lab.runs import Run
+from mirrordescent.lab.train import train
+
+SHARE = 0.2  # that is set aside for the comparison, where there is no test set
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What to do with suspicious labels."""
+
+    decisions: Path | None = None
+    """a CSV file of decisions, as audit.html exports it; they alone decide, and what is not in it stays"""
+    relabel: bool = False
+    """give a flagged sample the suggested label where the network was confident, instead of leaving it out"""
+    confidence: float = 0.7
+    """how confident"""
+    rounds: int = 1
+    """audit what is left again, so many times in all"""
+    recipe: Literal["sgd", "rmd"] = "sgd"
+    """train again by SGD (Nesterov, weight decay, cosine), or by RMD as for the audit"""
+    retrain_epochs: int | None = None
+    """passes over the data when training again"""
+    compare: bool = True
+    """train again on all labels and on the cleaned ones, and compare"""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.confidence <= 1:
+            raise ValueError(f"confidence must be in [0, 1], got {self.confidence}")
+        if self.rounds < 1:
+            raise ValueError(f"rounds must be >= 1, got {self.rounds}")
+        if self.retrain_epochs is not None and self.retrain_epochs < 1:
+            raise ValueError(f"retrain_epochs must be >= 1, got {self.retrain_epochs}")
+        if self.decisions is not None and (self.relabel or self.rounds > 1):
+            raise ValueError("decisions alone decide: leave out relabel and rounds")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which samples stay, and with which labels."""
+
+    keep: Tensor  # (n,), bool
+    labels: Tensor  # (n,)
+
+
+def clean(
+    audited: Audited, asked: Asked, cleaning: Cleaning, keeping: Keeping, place: Place, *, watch: Watch | None = None
+) -> Choice:
+    """What stays of the audited labels, by the person's decisions or by the audit, in as many rounds as asked."""
+    found, whole = audited.found, audited.whole
+    if cleaning.decisions is not None:
+        names = whole.data.class_names or tuple(str(label) for label in range(whole.data.classes or 0))
+        return decided(found.given, read_decisions(cleaning.decisions, len(found), names, whole.names), names)
+    choice = by_audit(found, cleaning)
+    for count in range(2, cleaning.rounds + 1):
+        rows = choice.keep.nonzero()[:, 0]
+        data = part_of(whole.data, rows, choice.labels)
+        root = dataclasses.replace(keeping, root=audited.record.folder / f"round-{count}")
+        run = run_for(data, audited.record.run.data, dataclasses.replace(asked, corruption=0.0, noise="uniform"))
+        _, again = audit_labels(run, data, root, place, watch=watch)
+        next_one = by_audit(again, cleaning)
+        keep, labels = choice.keep.clone(), choice.labels.clone()
+        keep[rows], labels[rows] = next_one.keep, next_one.labels
+        choice = Choice(keep, labels)
+    return choice
+
+
+def by_audit(found: md.Audit, cleaning: Cleaning) -> Choice:
+    """Flagged samples are left out, or get the suggested label where the network was confident of it."""
+    sure = found.issue & (found.confidence >= cleaning.confidence) & (found.suggested != found.given)
+    if not cleaning.relabel:
+        sure = torch.zeros_like(sure)
+    return Choice(~found.issue | sure, torch.where(sure, found.suggested, found.given))
+
+
+def decided(given: Tensor, decisions: Sequence[Decision], class_names: Sequence[str]) -> Choice:
+    """What a person decided; everything else stays as it is."""
+    keep, labels = torch.ones(len(given), dtype=torch.bool), given.clone()
+    for decision in decisions:
+        if decision.action == "drop":
+            keep[decision.index] = False
+        elif decision.label is not None:
+            labels[decision.index] = list(class_names).index(decision.label)
+    return Choice(keep, labels)
+
+
+def copy_path(whole: Whole, out: Path | None) -> Path:
+    """Where the cleaned copy goes. Raises DataError where something is already."""
+    if out is None:
+        name = Path(whole.data.name)
+        ending = ".npz" if whole.kind == "known" else "" if whole.kind == "folder" else name.suffix
+        out = Path(f"{name.name if whole.kind == 'folder' else name.stem}-cleaned{ending}")
+    if out.exists():
+        raise DataError(f"{out} is there already; remove it, or choose another path with --out")
+    return out
+
+
+def part_of(data: Data, rows: Tensor, labels: Tensor) -> Data:
+    """Some of the training samples, with labels of all of them."""
+    return dataclasses.replace(data, inputs=data.inputs[rows], targets=labels[rows])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Training again on some labels. samples: how many they are."""
+
+    name: str
+    samples: int
+    record: Record
+
+
+def compared(
+    audited: Audited,
+    choice: Choice,
+    cleaning: Cleaning,
+    keeping: Keeping,
+    place: Place,
+    *,
+    watch: Watch | None = None,
+) -> list[Outcome]:
+    """Train by the same recipe on all labels, on the cleaned ones, and, where they are known, on the right ones.
+
+    Without a test set a fifth of the samples is set aside for all of them, to be judged by its given labels.
+    """
+    data, given = audited.whole.data, audited.found.given
+    train_rows = torch.arange(len(given))
+    if not audited.whole.held_out:
+        train_rows, test_rows = split(given, SHARE, 0, data.name)
+        data = dataclasses.replace(data, test_inputs=data.inputs[test_rows], test_targets=given[test_rows])
+    chosen_ones = {"all labels": (torch.ones_like(choice.keep), given), "cleaned": (choice.keep, choice.labels)}
+    if audited.changed is not None:
+        chosen_ones["right labels only"] = (~audited.changed, given)
+    outcomes = []
+    for name, (keep, labels) in chosen_ones.items():
+        rows = train_rows[keep[train_rows]]
+        if len(labels[rows].unique()) < 2:
+            raise DataError(f"{data.name}: fewer than two classes are left to train on ({name})")
+        part = part_of(data, rows, labels)
+        run = recipe_for(part, audited.record.run, cleaning)
+        root = dataclasses.replace(keeping, root=audited.record.folder / name.replace(" ", "-"))
+        outcomes.append(Outcome(name, len(part), train(run, root, place, data=part, watch=watch)))
+    return outcomes
+
+
+def recipe_for(data: Data, audit: Run, cleaning: Cleaning) -> Run:
+    """The run that trains again, with the audit's network and seed."""
+    choice = chosen(len(data), audit.model, epochs=cleaning.retrain_epochs)
+    same = {name: getattr(audit, name) for name in ("data", "label", "test", "model", "augment", "seed")}
+    epochs = choice.epochs
+    how: dict[str, Any] = {"loss": "elr", "lr": choice.lr, "lam": choice.lam}
+    if cleaning.recipe == "sgd":
+        deep = audit.model == "resnet18"
+        epochs = cleaning.retrain_epochs or (50 if deep else choice.epochs)
+        how = {"algorithm": "sgd", "lr": 0.1 if deep else 0.02, "momentum": 0.9, "acceleration": "nesterov"}
+        how |= {"decay": 5e-4, "schedule": "cosine"}
+    how |= {"epochs": epochs, "batch_size": choice.batch_size, "stop": "never"}
+    return Run.from_dict({**same, **how, "every": math.ceil(epochs / EVALUATIONS)})

@@ -1,0 +1,89 @@
+"""An audit in words, numbers and pictures for a person: what the page and the terminal show."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mirrordescent.lab.audit.auditing import Audited
+from mirrordescent.lab.audit.page import Findings, Histogram, Shown, write_audit_page
+from mirrordescent.lab.evaluation import auroc
+from mirrordescent.lab.files import write_text
+
+SHOWN = 1000  # samples with their picture or row on the page
+BINS = 60
+SMALL = 500  # samples, below which numbers are rough
+
+
+def findings(audited: Audited, shown: int = SHOWN) -> Findings:
+    """Everything that the page shows."""
+    whole, found = audited.whole, audited.found
+    worst = found.order[:shown].tolist()
+    names = whole.data.class_names or tuple(str(label) for label in range(whole.data.classes or 0))
+    return Findings(
+        title=whole.data.name,
+        class_names=names,
+        given=found.given.tolist(),
+        suggested=found.suggested.tolist(),
+        confidence=found.confidence.tolist(),
+        wrong=found.wrong.tolist(),
+        score=found.score.tolist(),
+        issue=found.issue.tolist(),
+        names=whole.names,
+        shown=[Shown(i, whole.names[i], whole.picture(i), whole.cells(i)) for i in worst],
+        sentences=sentences(audited),
+        histogram=histogram(found.score, found.wrong),
+    )
+
+
+def sentences(audited: Audited) -> tuple[str, ...]:
+    """What was found, and how far to trust it."""
+    found, n = audited.found, len(audited.found)
+    flagged = int(found.issue.sum())
+    told = [
+        f"About {100 * found.noise:.1f} % of the {n:,} labels are estimated to be wrong; {flagged:,} are more likely "
+        "wrong than right, and are flagged.",
+        "The estimate comes from what a network predicted for each sample while it was trained and kept from learning "
+        "labels by heart. It is no proof: a rare, ambiguous or badly recorded sample looks like a wrong label. Look at "
+        "some of the flagged ones before you trust the rest.",
+        "Mistakes that most labels of a class share cannot be seen: the network learns them as the truth.",
+    ]
+    if n < SMALL:
+        told.append(f"With only {n:,} samples the numbers are rough.")
+    if audited.changed is not None:
+        told.append(_on_purpose(found.score, found.issue, audited.changed))
+    return tuple(told)
+
+
+def _on_purpose(score: Tensor, issue: Tensor, changed: Tensor) -> str:
+    count, flagged = int(changed.sum()), int(issue.sum())
+    hits = int((issue & changed).sum())
+    area = auroc(score, changed)
+    ranked = "" if area is None else f" The score ranks them with an AUROC of {area:.4f}."
+    return (
+        f"{count:,} labels ({100 * count / len(changed):.1f} %) were corrupted on purpose: {hits:,} of them are among "
+        f"the {flagged:,} that are flagged.{ranked}"
+    )
+
+
+def histogram(score: Tensor, wrong: Tensor) -> Histogram:
+    """Of the score; what is expected to be right and wrong in each bin is the sum of the probabilities."""
+    low, high = float(score.min()), float(score.max())
+    edges = torch.linspace(low, high if high > low else low + 1, BINS + 1, dtype=torch.float64)
+    place = (torch.bucketize(score.double(), edges, right=True) - 1).clamp(0, BINS - 1)
+    expected = torch.zeros(BINS, dtype=torch.float64).index_add_(0, place, wrong.double())
+    counts = torch.bincount(place, minlength=BINS)
+    return Histogram(edges.tolist(), counts.tolist(), (counts - expected).tolist(), expected.tolist(), 0.0)
+
+
+def write_audit(audited: Audited, out: Path, shown: int = SHOWN) -> tuple[Path, Path]:
+    """Write audit.csv, a line per sample, and audit.html into a folder; returns their paths."""
+    table, page = out / "audit.csv", out / "audit.html"
+    lines = io.StringIO()
+    audited.found.write_csv(lines)
+    write_text(table, lines.getvalue())
+    write_audit_page(findings(audited, shown), page)
+    return table, page

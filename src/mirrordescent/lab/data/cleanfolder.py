@@ -1,0 +1,100 @@
+"""The way back to a folder of images, and a cleaned copy of it with every file as it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from mirrordescent.lab.data.base import Data, DataError
+from mirrordescent.lab.data.cleaned import check_test_classes, written_folder
+from mirrordescent.lab.data.imagefolder import TESTS, PreparedFolder
+from mirrordescent.lab.data.thumbnails import png_of_file
+
+
+@dataclass(frozen=True)
+class FolderOrigin:
+    """A folder of images of which all are training samples, but for those in test/ and the like.
+
+    own_test: whether there is such a folder in it.
+    """
+
+    prepared: PreparedFolder
+    path: Path
+    own_test: bool
+
+    def cells(self, i: int) -> tuple[tuple[str, str], ...]:  # noqa: ARG002 (an origin has it)
+        """Nothing: there are no columns."""
+        return ()
+
+    def picture(self, i: int, side: int) -> bytes:
+        """The file's image as a person sees it, as PNG."""
+        return png_of_file(self.prepared.files[i], side)
+
+    def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
+        """Copy the files that are kept, each into the folder of its class, and the test folders as they are.
+
+        Returns the copies, those of the kept samples first, in their order.
+        """
+        if self.own_test:
+            check_test_classes(self.data, keep, labels)
+        pairs = self._places(keep.tolist(), labels.tolist())
+        if self.prepared.root != self.path:
+            pairs += [(file, file.relative_to(self.path)) for file in self._test_files()]
+        with written_folder(out) as part:
+            for file, place in pairs:
+                _copy(file, part / place)
+        return [out / place for _, place in pairs]
+
+    @property
+    def data(self) -> Data:
+        """What the folder became."""
+        return self.prepared.data
+
+    def _places(self, keep: list[bool], labels: list[int]) -> list[tuple[Path, Path]]:
+        """The files that are kept, and where each goes inside the copy; files of the same name all stay."""
+        root, names, targets = self.prepared.root, self.data.class_names, self.data.targets.tolist()
+        inside = root.relative_to(self.path)
+        left = {names[label].lower() for label, stays in zip(labels, keep, strict=True) if stays}
+        if root == self.path and "train" in left and left <= {"train", *TESTS}:
+            inside = Path("train")  # else these classes would be taken for a training and a test set
+        kept = [i for i in range(len(keep)) if keep[i]]
+        moved = [i for i in kept if labels[i] != targets[i]]
+        places = {i: inside / self.prepared.files[i].relative_to(root) for i in kept}
+        taken = {_key(place) for i, place in places.items() if labels[i] == targets[i]}
+        for i in moved:
+            within = self.prepared.files[i].relative_to(root / names[targets[i]])
+            places[i] = _free(inside / names[labels[i]] / within, names[targets[i]], taken)
+            taken.add(_key(places[i]))
+        return [(self.prepared.files[i], places[i]) for i in kept]
+
+    def _test_files(self) -> list[Path]:
+        folders = [folder for folder in self.path.iterdir() if folder.name.lower() in TESTS and not folder.is_symlink()]
+        found = [Path(place, name) for folder in folders for place, _, names in os.walk(folder) for name in names]
+        return sorted(file for file in found if file.is_file())
+
+
+def _key(place: Path) -> str:
+    return str(place).casefold()  # on some systems A.png and a.png are one file
+
+
+def _free(place: Path, old: str, taken: set[str]) -> Path:
+    """A place of that name, or with the class it came from after the name, and a number if even that is taken."""
+    choice, count = place, 1
+    while _key(choice) in taken:
+        more = f"-{count}" if count > 1 else ""
+        choice, count = place.with_name(f"{place.stem}-from-{old}{more}{place.suffix}"), count + 1
+    return choice
+
+
+def _copy(file: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        reader = file.open("rb")
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}; start again") from None
+    with reader, to.open("xb") as writer:  # never over another one
+        shutil.copyfileobj(reader, writer, 1 << 20)

@@ -1,0 +1,303 @@
+"""`rmd audit` and `rmd clean` from end to end: wrong labels are found, and cleaned copies are what was decided."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mirrordescent.lab.audit.auditing import Asked, Audited, audit_data
+from mirrordescent.lab.audit.cleaning import Choice, Cleaning, by_audit, clean, compared, copy_path, decided, recipe_for
+from mirrordescent.lab.audit.decisions import Decision
+from mirrordescent.lab.audit.rule import FEWEST, MOST, chosen
+from mirrordescent.lab.audit.telling import findings, histogram, sentences, write_audit
+from mirrordescent.lab.data import DataError, Source
+from mirrordescent.lab.data.whole import load_whole
+from mirrordescent.lab.loop import Keeping, Progress
+from mirrordescent.lab.place import Place
+from mirrordescent.lab.train import train
+
+CPU = Place("cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Audited, Keeping]:
+    keeping = Keeping(tmp_path_factory.mktemp("digits"))
+    return audit_data("digits", Asked(corruption=0.3, noise="pair"), keeping, CPU), keeping
+
+
+def table(path: Path, rows: int = 300, classes: int = 2, wrong: float = 0.1, lonely: bool = False) -> set[int]:
+    """A CSV file with wrong labels; returns the file's lines that have them."""
+    draw, bad = random.Random(0), set()
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["kind", "a", "b", "colour"])
+        for line in range(2, rows + 2):
+            true = draw.randrange(classes)
+            given = (true + 1) % classes if draw.random() < wrong else true
+            if given != true:
+                bad.add(line)
+            numbers = [f"{draw.gauss(4 * (true == k), 1):.3f}" for k in range(2)]
+            writer.writerow([f"kind {given}", *numbers, draw.choice(["red", "blue"])])
+        if lonely:
+            writer.writerow(["alone", "30", "30", "red"])
+    return bad
+
+
+class TestRule:
+    """Settings from the data alone."""
+
+    @pytest.mark.parametrize("model", ["mlp", "cnn", "resnet18"])
+    @pytest.mark.parametrize("n", [1, 10, 300, 2000, 60_000, 10**7])
+    def test_the_time_scale_of_z_is_the_run(self, n: int, model: str) -> None:
+        choice = chosen(n, model)
+        assert choice.lam == choice.lr * choice.epochs
+        assert FEWEST <= choice.epochs <= MOST
+        assert 1 <= choice.batch_size <= n
+
+    def test_what_is_given_stays(self) -> None:
+        given: dict[str, Any] = {"lr": 0.05, "lam": 3.0, "epochs": 7, "batch_size": 11}
+        assert dataclasses.asdict(chosen(500, "mlp", **given)) == given
+        assert chosen(500, "mlp", epochs=40).lam == chosen(500, "mlp", epochs=40).lr * 40
+
+
+class TestAudit:
+    """What is found, and how it is told."""
+
+    def test_corrupted_labels_are_found(self, digits: tuple[Audited, Keeping]) -> None:
+        found, changed = digits[0].found, digits[0].changed
+        assert changed is not None
+        assert found.noise == pytest.approx(float(changed.double().mean()), abs=0.03)
+        assert float(changed[found.issue].double().mean()) > 0.95
+        assert float(found.issue[changed].double().mean()) > 0.9
+        right = digits[0].whole.data.targets
+        assert float((found.suggested == right)[changed & found.issue].double().mean()) > 0.95
+
+    def test_again_it_is_only_read(self, digits: tuple[Audited, Keeping]) -> None:
+        heard: list[Progress] = []
+        asked = Asked(corruption=0.3, noise="pair")
+        again = audit_data("digits", asked, digits[1], CPU, watch=heard.append)
+        assert not heard
+        assert torch.equal(again.found.score, digits[0].found.score)
+
+    def test_the_sentences_say_what_was_found(self, digits: tuple[Audited, Keeping]) -> None:
+        told = " ".join(sentences(digits[0]))
+        assert f"{int(digits[0].found.issue.sum()):,} are more likely wrong than right" in told
+        assert f"About {100 * digits[0].found.noise:.1f} %" in told
+        assert "were corrupted on purpose" in told
+        assert "corrupted" not in " ".join(sentences(dataclasses.replace(digits[0], changed=None)))
+
+    def test_the_files(self, digits: tuple[Audited, Keeping], tmp_path: Path) -> None:
+        paths = write_audit(digits[0], tmp_path / "deep" / "out", shown=5)
+        assert [path.name for path in paths] == ["audit.csv", "audit.html"]
+        with paths[0].open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["name"] for row in rows] == list(digits[0].whole.names)
+        assert [row["is_label_issue"] == "True" for row in rows] == digits[0].found.issue.tolist()
+        worst = findings(digits[0], shown=5).shown
+        assert [shown.index for shown in worst] == digits[0].found.order[:5].tolist()
+        assert all(shown.picture for shown in worst)
+
+    def test_the_histogram_adds_up(self, digits: tuple[Audited, Keeping]) -> None:
+        found = digits[0].found
+        held = histogram(found.score, found.wrong)
+        assert sum(held.counts) == len(found)
+        assert sum(held.wrong) == pytest.approx(float(found.wrong.sum()))
+        for count, right, wrong in zip(held.counts, held.right, held.wrong, strict=True):
+            assert right + wrong == pytest.approx(count)
+        flat = histogram(torch.zeros(7), torch.full((7,), 0.5))
+        assert sum(flat.counts) == 7
+
+    @pytest.mark.parametrize(("classes", "lonely"), [(2, False), (2, True), (3, True)])
+    def test_a_table(self, tmp_path: Path, classes: int, lonely: bool) -> None:
+        """Two classes, and a class with one member; every line is audited, and no accuracy on trained samples told."""
+        path = tmp_path / "things.csv"
+        bad = table(path, classes=classes, lonely=lonely)
+        heard: list[Progress] = []
+        asked = Asked(label="kind", epochs=40)
+        audited = audit_data(str(path), asked, Keeping(tmp_path / "runs"), CPU, watch=heard.append)
+        assert len(audited.found) == 300 + lonely
+        assert not audited.whole.held_out
+        assert heard
+        assert not any(progress.row for progress in heard)
+        flagged = {audited.whole.names[i] for i in audited.found.issue.nonzero()[:, 0].tolist()}
+        hits = len(flagged & {f"line {line}" for line in bad})
+        assert hits > 0.7 * len(bad)
+        assert len(flagged) < 2 * len(bad)
+        assert dict(findings(audited).shown[0].cells).keys() == {"kind", "a", "b", "colour"}
+
+    def test_what_cannot_be_audited(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="regression has no classes"):
+            audit_data("regression", Asked(), Keeping(tmp_path), CPU)
+        path = tmp_path / "things.csv"
+        table(path)
+        with pytest.raises(DataError, match="no column called label, target, class or y; say which one is the label"):
+            audit_data(str(path), Asked(), Keeping(tmp_path), CPU)
+
+
+class TestChoice:
+    """Which samples stay, with which labels."""
+
+    def test_dropping_leaves_out_what_is_flagged(self, digits: tuple[Audited, Keeping]) -> None:
+        found = digits[0].found
+        choice = by_audit(found, Cleaning())
+        assert torch.equal(choice.keep, ~found.issue)
+        assert torch.equal(choice.labels, found.given)
+
+    @pytest.mark.parametrize("confidence", [0.0, 0.8, 1.0])
+    def test_relabelling_where_it_is_confident(self, digits: tuple[Audited, Keeping], confidence: float) -> None:
+        found = digits[0].found
+        choice = by_audit(found, Cleaning(relabel=True, confidence=confidence))
+        changed = choice.labels != found.given
+        assert bool(found.issue[changed].all())
+        assert bool((found.confidence[changed] >= confidence).all())
+        assert bool((choice.keep | found.issue).all())
+        assert not (found.issue & choice.keep & ~changed).any()
+
+    def test_decisions_alone_decide(self) -> None:
+        given = torch.tensor([0, 1, 2, 0])
+        made = [Decision(0, "drop"), Decision(1, "relabel", "c"), Decision(3, "keep")]
+        choice = decided(given, made, ("a", "b", "c"))
+        assert choice.keep.tolist() == [False, True, True, True]
+        assert choice.labels.tolist() == [0, 2, 2, 0]
+
+    def test_rounds_go_on_with_what_is_left(self, digits: tuple[Audited, Keeping]) -> None:
+        audited, keeping = digits
+        asked = Asked(corruption=0.3, noise="pair", epochs=20)
+        one = clean(audited, asked, Cleaning(), keeping, CPU)
+        two = clean(audited, asked, Cleaning(rounds=2), keeping, CPU)
+        assert bool((one.keep | ~two.keep).all())  # nothing comes back
+        assert len(list((audited.record.folder / "round-2").iterdir())) == 1
+
+    @pytest.mark.parametrize(
+        ("settings", "told"),
+        [
+            ({"confidence": 1.1}, r"confidence must be in \[0, 1\]"),
+            ({"rounds": 0}, "rounds must be >= 1"),
+            ({"retrain_epochs": 0}, "retrain_epochs must be >= 1"),
+            ({"decisions": Path("a.csv"), "relabel": True}, "decisions alone decide"),
+        ],
+    )
+    def test_what_makes_no_sense(self, settings: dict[str, Any], told: str) -> None:
+        with pytest.raises(ValueError, match=told):
+            Cleaning(**settings)
+
+
+class TestCompared:
+    """Training again."""
+
+    def test_cleaned_labels_are_better_than_all_and_no_better_than_the_right_ones(
+        self, digits: tuple[Audited, Keeping]
+    ) -> None:
+        audited, keeping = digits
+        cleaning = Cleaning(retrain_epochs=30)
+        found = compared(audited, by_audit(audited.found, cleaning), cleaning, keeping, CPU)
+        assert [outcome.name for outcome in found] == ["all labels", "cleaned", "right labels only"]
+        everything, cleaned, right = (outcome.record.final["test_accuracy"] or 0.0 for outcome in found)
+        assert everything + 0.01 < cleaned < right + 0.02
+        assert found[1].samples == int((~audited.found.issue).sum())
+
+    def test_without_a_test_set_a_fifth_is_set_aside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path, keeping = tmp_path / "things.csv", Keeping(tmp_path / "runs")
+        table(path)
+        audited = audit_data(str(path), Asked(label="kind", epochs=5), keeping, CPU)
+        seen = []
+
+        def spy(run: Any, *arguments: Any, data: Any, **more: Any) -> Any:
+            seen.append(data)
+            return train(run, *arguments, data=data, **more)
+
+        monkeypatch.setattr("mirrordescent.lab.audit.cleaning.train", spy)
+        everything = Choice(torch.ones(300, dtype=torch.bool), audited.found.given)
+        compared(audited, everything, Cleaning(retrain_epochs=1), keeping, CPU)
+        for data in seen:
+            trained = {tuple(row) for row in data.inputs.tolist()}
+            assert not trained & {tuple(row) for row in data.test_inputs.tolist()}
+            assert len(data) + len(data.test_inputs) == 300
+
+    @pytest.mark.parametrize("recipe", ["sgd", "rmd"])
+    def test_the_recipe_has_the_audits_network_and_seed(self, digits: tuple[Audited, Keeping], recipe: Any) -> None:
+        audit = dataclasses.replace(digits[0].record.run, seed=3)
+        run = recipe_for(digits[0].whole.data, audit, Cleaning(recipe=recipe, retrain_epochs=9))
+        assert (run.model, run.seed, run.epochs, run.algorithm) == (audit.model, 3, 9, recipe)
+        assert not run.corruption
+
+
+class TestCommand:
+    """`rmd audit` and `rmd clean`."""
+
+    def call(self, *arguments: str) -> int:
+        pytest.importorskip("tyro")
+        from mirrordescent.cli import main
+
+        return main([*arguments, "--device", "cpu", "--threads", "1"])
+
+    def test_audit_decide_clean(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path, runs = tmp_path / "things.csv", str(tmp_path / "runs")
+        table(path)
+        before = path.read_bytes()
+        common = (str(path), "--label", "kind", "--epochs", "10", "--root", runs)
+        assert self.call("audit", *common, "--out", str(tmp_path / "audit")) == 0
+        shown = capsys.readouterr()
+        assert "labels are estimated to be wrong" in " ".join(shown.out.split())
+        assert str(tmp_path / "audit" / "audit.html") in shown.err
+        assert self.call("audit", *common, "--json") == 0
+        columns = json.loads(capsys.readouterr().out)
+        assert len(columns["score"]) == 300
+        decisions = tmp_path / "decisions.csv"
+        kinds = columns["given_label"]
+        other = next(kind for kind in kinds if kind != kinds[1])
+        decisions.write_text(
+            "index,name,given_label,action,label\n"
+            f"0,{columns['name'][0]},{kinds[0]},drop,\n1,{columns['name'][1]},{kinds[1]},relabel,{other}\n"
+        )
+        copy = tmp_path / "copy.csv"
+        settings = ("--decisions", str(decisions), "--out", str(copy), "--retrain-epochs", "2")
+        assert self.call("clean", *common, *settings) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert "1 are left out and 1 relabelled" in told
+        assert "by its given labels" in told
+        whole = load_whole(Source(str(copy), "kind"))
+        names = [whole.data.class_names[label] for label in whole.data.targets.tolist()]
+        assert names == [other, *kinds[2:]]
+        assert path.read_bytes() == before
+
+    def test_a_copy_that_is_there_is_told_before_anything_is_trained_again(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out = tmp_path / "digits-cleaned.npz"
+        out.touch()
+        runs = str(tmp_path / "runs")
+        assert self.call("clean", "digits", "--epochs", "1", "--root", runs, "--out", str(out)) == 1
+        assert f"{out} is there already" in " ".join(capsys.readouterr().err.split())
+        assert not list((tmp_path / "runs").glob("*/all-labels"))
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "told"),
+        [
+            (("audit", "regression"), 1, "has no classes"),
+            (("audit", "digit"), 2, "did you mean 'digits'?"),
+            (("audit", "digits", "--top", "-1"), 2, "top must be >= 0"),
+            (("clean", "digits", "--rounds", "0"), 2, "rounds must be >= 1"),
+            (("audit",), 2, "DATA is missing"),
+        ],
+    )
+    def test_mistakes_are_one_line(
+        self, arguments: tuple[str, ...], code: int, told: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.call(*arguments) == code
+        assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_copys_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path / "things.csv")
+    assert copy_path(load_whole(Source("digits")), None) == Path("digits-cleaned.npz")
+    assert copy_path(load_whole(Source("things.csv", "kind")), None) == Path("things-cleaned.csv")
+    assert copy_path(load_whole(Source("digits")), Path("x.npz")) == Path("x.npz")
