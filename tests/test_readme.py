@@ -15,7 +15,7 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/lab.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/lab.md", "docs/audit.md"])
 def test_the_code_on_the_page_runs(page: str) -> None:
     """The blocks of a page, in order, in one namespace."""
     names: dict[str, object] = {}
@@ -35,6 +35,6 @@ def test_the_ten_lines_train() -> None:
 
 
 def test_every_figures_record_is_there() -> None:
-    for page in ("README.md", "docs/lab.md", "docs/mathematics.md", "docs/performance.md", "docs/peers.md"):
+    for page in ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))):
         for name in re.findall(r"`(results/[a-z0-9-]+\.json)`", (ROOT / page).read_text(encoding="utf-8")):
             assert (ROOT / name).is_file(), f"{page} names {name}"

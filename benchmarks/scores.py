@@ -1,0 +1,211 @@
+"""Which score finds wrong labels: along RMD, SGD and robust losses, and cleanlab's way, over kinds of label noise.
+
+    python benchmarks/scores.py --data digits --out results/scores-digits.json
+    python benchmarks/scores.py --data cifar10 --kinds uniform=0.4 pair=0.2 --device cuda --root runs/scores
+
+Every row but the last costs one training run, of the same number of epochs; the last trains five times, each time on
+four fifths of the samples. All are runs of the lab: stop it, and the same command goes on. AUROC for "the label is
+wrong", mean over seeds; the audit's estimates beside the truth, and its precision at the number of errors it estimates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import record
+from torch import Tensor
+from torch.nn import functional as F
+
+import mirrordescent as md
+from mirrordescent.lab.audit.auditing import Asked, run_for
+from mirrordescent.lab.data import Data, Source, load
+from mirrordescent.lab.evaluation import auroc, predict
+from mirrordescent.lab.job import Job, given_labels
+from mirrordescent.lab.loop import Keeping
+from mirrordescent.lab.place import Place
+from mirrordescent.lab.records import load_checkpoint
+from mirrordescent.lab.runs import Run
+from mirrordescent.lab.sweep import sweep
+from mirrordescent.lab.train import train
+
+KINDS = ["uniform=0.2", "uniform=0.4", "pair=0.2", "pair=0.4", "instance=0.2", "instance=0.4"]
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a run leaves behind. score: higher is more suspicious."""
+
+    z: Tensor | None
+    margin: Tensor  # mean along the run
+    final_loss: Tensor  # cross-entropy at the end
+    audit: md.Audit
+    changed: Tensor
+
+
+def kept(run: Run, data: Data, keeping: Keeping, place: Place) -> Kept:
+    state = load_checkpoint(keeping.root / run.id)
+    assert state is not None
+    job = Job(run, data, place)
+    job.load_state_dict(state["job"])
+    with place.taken():
+        _, outputs = predict(job, job.inputs, job.targets)
+    losses = F.cross_entropy(outputs, job.targets, reduction="none").cpu()
+    z = job.optimizer.aux.values.cpu() if isinstance(job.optimizer, md.RMD) else None
+    assert job.notes.trace is not None
+    return Kept(z, -job.notes.trace.margins.cpu(), losses, md.audit(keeping.root / run.id), job.changed.cpu())
+
+
+def runs_of(audit: Run) -> dict[str, Run]:
+    """The audit's run, and others of the same length on the same labels, each at the step that suits it."""
+    plain = dataclasses.replace(audit, algorithm="sgd", lam=None, loss="ce", lr=0.1)
+    return {
+        "RMD, λ = 4": dataclasses.replace(audit, loss="ce", lam=4.0, lr=0.1),
+        "SGD": plain,
+        "generalized cross-entropy": dataclasses.replace(plain, loss="gce"),
+        "early learning": dataclasses.replace(plain, loss="elr"),
+        "early learning, the audit's step": dataclasses.replace(plain, loss="elr", lr=audit.lr),
+        "audit": audit,
+    }
+
+
+# row: the run it comes from, and its score
+ROWS: dict[str, tuple[str, Callable[[Kept], Tensor | None]]] = {
+    "z of RMD, λ = 4": ("RMD, λ = 4", lambda kept: kept.z),
+    "mean margin along the same run": ("RMD, λ = 4", lambda kept: kept.margin),
+    "final loss of SGD": ("SGD", lambda kept: kept.final_loss),
+    "mean margin along SGD (AUM)": ("SGD", lambda kept: kept.margin),
+    "final loss of generalized cross-entropy": ("generalized cross-entropy", lambda kept: kept.final_loss),
+    "mean margin along early learning": ("early learning", lambda kept: kept.margin),
+    "mean margin along early learning, the audit's step": (
+        "early learning, the audit's step",
+        lambda kept: kept.margin,
+    ),
+    "z of the audit's run": ("audit", lambda kept: kept.z),
+    "mean margin along the audit's run": ("audit", lambda kept: kept.margin),
+    "the audit's score": ("audit", lambda kept: kept.audit.score),
+}
+
+
+def out_of_fold(run: Run, data: Data, keeping: Keeping, place: Place) -> Tensor:
+    """The loss of the given label for a network that has not seen the sample; cleanlab ranks by its self-confidence."""
+    given = given_labels(run, data).labels
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(run.seed))
+    score = torch.empty(len(data))
+    plain = dataclasses.replace(run, corruption=0.0, noise="uniform")
+    for fold in range(FOLDS):
+        out = order[fold::FOLDS]
+        rest = torch.ones(len(data), dtype=torch.bool)
+        rest[out] = False
+        part = dataclasses.replace(
+            data, inputs=data.inputs[rest], targets=given[rest], test_inputs=data.inputs[out], test_targets=given[out]
+        )
+        root = dataclasses.replace(keeping, root=keeping.root / f"{run.id}-folds" / str(fold))
+        folder = train(plain, root, place, data=part).folder
+        job = Job(plain, part, place)
+        state = load_checkpoint(folder)
+        assert state is not None
+        job.load_state_dict(state["job"])
+        with place.taken():
+            losses, _ = predict(job, job.test_inputs, job.test_targets)
+        score[out] = losses.cpu()
+    return score
+
+
+def trained(runs: list[Run], keeping: Keeping, place: Place) -> None:
+    """All runs, side by side on a GPU."""
+    if place.resolved.type == "cuda":
+        from mirrordescent.lab.engine import engine
+
+        _, rest = engine(runs, keeping, place)
+    else:
+        _, rest = sweep(runs, keeping, dataclasses.replace(place, threads=1))
+    assert not rest, rest
+
+
+def measured(
+    data: Data, name: str, kind: str, seed: int, keeping: Keeping, place: Place, folds: bool
+) -> dict[str, Any]:
+    """AUROC of every row for one noise and seed, and what the audit estimates."""
+    noise, rate = kind.split("=")
+    asked = Asked(corruption=float(rate), noise=noise, seed=seed)  # type: ignore[arg-type]  # checked by Run
+    runs = runs_of(run_for(data, name, asked))
+    trained(list(runs.values()), keeping, place)
+    left = {title: kept(run, data, keeping, place) for title, run in runs.items()}
+    wrong = left["audit"].changed
+    found: dict[str, Any] = {}
+    for row, (title, score) in ROWS.items():
+        value = score(left[title])
+        assert value is not None
+        found[row] = auroc(value, wrong)
+    if folds:
+        found["cleanlab, five folds"] = auroc(out_of_fold(runs["SGD"], data, keeping, place), wrong)
+    audit = left["audit"].audit
+    flagged, count = audit.issue, max(1, round(audit.noise * len(audit)))
+    estimates = {
+        "noise": float(wrong.double().mean()),
+        "estimated": audit.noise,
+        "precision_at_estimate": float(wrong[audit.order[:count]].double().mean()),
+        "flagged": float(flagged.double().mean()),
+        "precision_of_flagged": float(wrong[flagged].double().mean()) if bool(flagged.any()) else None,
+        "recall_of_flagged": float(flagged[wrong].double().mean()),
+        "brier": float((audit.wrong - wrong.double()).square().mean()),
+    }
+    return {"auroc": found, "audit": estimates, "epochs": runs["audit"].epochs, "lam": runs["audit"].lam}
+
+
+def summed(results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Mean and standard deviation over the seeds, by kind of noise, and the mean over the kinds."""
+    table: dict[str, Any] = {}
+    for row in next(iter(results.values()))[0]["auroc"]:
+        by_kind = {kind: [each["auroc"][row] for each in held] for kind, held in results.items()}
+        means = {kind: statistics.mean(values) for kind, values in by_kind.items()}
+        spread = {kind: statistics.stdev(values) if len(values) > 1 else None for kind, values in by_kind.items()}
+        table[row] = {"mean": means, "deviation": spread, "all": statistics.mean(means.values())}
+    return table
+
+
+def show(table: dict[str, Any], results: dict[str, list[dict[str, Any]]]) -> None:
+    kinds = list(results)
+    print(f"\n{'AUROC':52}" + "".join(f"{kind:>14}" for kind in kinds) + f"{'mean':>10}")
+    for row, held in table.items():
+        print(f"{row:52}" + "".join(f"{held['mean'][kind]:14.4f}" for kind in kinds) + f"{held['all']:10.4f}")
+    for key in results[kinds[0]][0]["audit"]:
+        values = [[each["audit"][key] for each in results[kind]] for kind in kinds]
+        cells = "".join(f"{statistics.mean(v for v in value if v is not None):14.4f}" for value in values)
+        print(f"{'audit: ' + key:52}{cells}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--kinds", nargs="+", default=KINDS, help="NOISE=RATE")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--no-folds", action="store_true", help="leave out the row that trains five times")
+    parser.add_argument("--root", type=Path, default=Path("runs/scores"))
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, help="where to write the record")
+    arguments = parser.parse_args()
+    data = load(Source(arguments.data), arguments.data_root)
+    keeping, place = Keeping(arguments.root, data_root=arguments.data_root), Place(arguments.device)
+    results: dict[str, list[dict[str, Any]]] = {}
+    for kind in arguments.kinds:
+        for seed in range(arguments.seeds):
+            one = measured(data, arguments.data, kind, seed, keeping, place, not arguments.no_folds)
+            results.setdefault(kind, []).append(one)
+            print(kind, seed, {row: round(value, 4) for row, value in one["auroc"].items()}, flush=True)
+    table = summed(results)
+    show(table, results)
+    record("scores", {"data": arguments.data, "seeds": arguments.seeds, "table": table, "each": results}, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
