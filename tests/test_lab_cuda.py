@@ -34,6 +34,8 @@ RUNS = [
     Run(algorithm="smd", potential="q=3", lr=0.01),
     Run(lam=2),
     Run(lam=2, reduction="batch", potential="2 * l2", momentum=0.5),
+    Run(lam=2, loss="elr"),
+    Run(algorithm="sgd", loss="gce", momentum=0.9, acceleration="nesterov", decay=1e-3, schedule="cosine"),
 ]
 
 
