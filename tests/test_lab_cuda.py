@@ -259,7 +259,9 @@ def test_the_engines_runs_are_the_plain_loops(tmp_path: Path) -> None:
     """Runs of different length and algorithm, more of them than at once; bit for bit without compilation."""
     place = Place("cuda", deterministic=True)
     runs = [dataclasses.replace(small(run), epochs=1 + k % 3) for k, run in enumerate(RUNS)]
-    plain = {run.id: train(run, Keeping(tmp_path / "plain"), place, data=pictures()) for run in runs}
+    plain = {run.id: train(run, Keeping(tmp_path / "plain"), place, data=pictures(), capture=False) for run in runs}
+    alone = {run.id: train(run, Keeping(tmp_path / "alone"), place, data=pictures()) for run in runs}
+    assert all(alone[name].rows == record.rows for name, record in plain.items())
     heard: list[object] = []
     settings = {"at_once": 2, "compile_forward": False}
     records, rest = engine(runs, Keeping(tmp_path / "engine"), place, watch=heard.append, **settings)  # type: ignore[arg-type]

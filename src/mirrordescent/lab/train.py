@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.job import Job
 from mirrordescent.lab.loop import Keeping, Loop, Watch, digest_of
@@ -26,12 +27,14 @@ def train(
     data: Data | None = None,
     watch: Watch | None = None,
     stop: Callable[[], bool] | None = None,
+    capture: bool | None = None,
 ) -> Record:
     """Train a run to its end and return its record; a run that is done is only read, one that was cut off goes on.
 
     data: already loaded, for a caller with many runs on the same. watch: hears the progress. stop: asked after every
     step; True writes a checkpoint and returns the record with the status "interrupted". Ctrl-C and SIGTERM do the
-    same, and then raise KeyboardInterrupt.
+    same, and then raise KeyboardInterrupt. capture: take the steps as a CUDA graph, several times faster and the same
+    to the bit; None is on a GPU.
     Raises DataError for bad data, ValueError for settings that do not go together, RunError where the run's folder is
     somebody else's or holds something else.
 
@@ -52,6 +55,8 @@ def train(
             loop = Loop(Job(run, data, place), record or Record(folder, run), keeping, watch)
             record = loop.record
             try:
+                if loop.under_way and (place.resolved.type == "cuda" if capture is None else capture):
+                    loop.stepper = Captured(loop.job)
                 _go_on(loop, lambda: bool(signalled) or (stop is not None and stop()))
             except Exception as error:
                 loop.fail(error)
