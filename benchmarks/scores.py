@@ -133,12 +133,12 @@ def trained(runs: list[Run], keeping: Keeping, place: Place) -> None:
 
 
 def measured(
-    data: Data, name: str, kind: str, seed: int, keeping: Keeping, place: Place, folds: bool
+    data: Data, arguments: argparse.Namespace, kind: str, seed: int, keeping: Keeping, place: Place
 ) -> dict[str, Any]:
     """AUROC of every row for one noise and seed, and what the audit estimates."""
     noise, rate = kind.split("=")
-    asked = Asked(corruption=float(rate), noise=noise, seed=seed)  # type: ignore[arg-type]  # checked by Run
-    runs = runs_of(run_for(data, name, asked))
+    settings: dict[str, Any] = {"model": arguments.model, "corruption": float(rate), "noise": noise, "seed": seed}
+    runs = runs_of(run_for(data, arguments.data, Asked(**settings)))
     trained(list(runs.values()), keeping, place)
     left = {title: kept(run, data, keeping, place) for title, run in runs.items()}
     wrong = left["audit"].changed
@@ -147,7 +147,7 @@ def measured(
         value = score(left[title])
         assert value is not None
         found[row] = auroc(value, wrong)
-    if folds:
+    if not arguments.no_folds:
         found["self-confidence over five folds (cleanlab's way)"] = auroc(
             out_of_fold(runs["SGD"], data, keeping, place), wrong
         )
@@ -190,6 +190,7 @@ def show(table: dict[str, Any], results: dict[str, list[dict[str, Any]]]) -> Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="digits")
+    parser.add_argument("--model", default="auto", help="the network; auto is what suits the data")
     parser.add_argument("--kinds", nargs="+", default=KINDS, help="NOISE=RATE")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--no-folds", action="store_true", help="leave out the row that trains five times")
@@ -203,12 +204,16 @@ def main() -> None:
     results: dict[str, list[dict[str, Any]]] = {}
     for kind in arguments.kinds:
         for seed in range(arguments.seeds):
-            one = measured(data, arguments.data, kind, seed, keeping, place, not arguments.no_folds)
+            one = measured(data, arguments, kind, seed, keeping, place)
             results.setdefault(kind, []).append(one)
             print(kind, seed, {row: round(value, 4) for row, value in one["auroc"].items()}, flush=True)
     table = summed(results)
     show(table, results)
-    record("scores", {"data": arguments.data, "seeds": arguments.seeds, "table": table, "each": results}, arguments.out)
+    record(
+        "scores",
+        {"data": arguments.data, "model": arguments.model, "seeds": arguments.seeds, "table": table, "each": results},
+        arguments.out,
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from mirrordescent.lab.audit.auditing import Asked, Audited, audit_data
+from mirrordescent.lab.audit.auditing import Asked, Audited, audit_data, audit_labels
 from mirrordescent.lab.audit.cleaning import Choice, Cleaning, by_audit, clean, compared, copy_path, decided, recipe_for
 from mirrordescent.lab.audit.decisions import Decision
 from mirrordescent.lab.audit.rule import FEWEST, MOST, chosen
@@ -21,15 +21,17 @@ from mirrordescent.lab.data import DataError, Source
 from mirrordescent.lab.data.whole import load_whole
 from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.place import Place
+from mirrordescent.lab.records import RunError
 from mirrordescent.lab.train import train
 
 CPU = Place("cpu", threads=1)
+ASKED = Asked(corruption=0.3, noise="pair")
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Audited, Keeping]:
     keeping = Keeping(tmp_path_factory.mktemp("digits"))
-    return audit_data("digits", Asked(corruption=0.3, noise="pair"), keeping, CPU), keeping
+    return audit_data("digits", ASKED, keeping, CPU), keeping
 
 
 def table(path: Path, rows: int = 300, classes: int = 2, wrong: float = 0.1, lonely: bool = False) -> set[int]:
@@ -81,14 +83,18 @@ class TestAudit:
 
     def test_again_it_is_only_read(self, digits: tuple[Audited, Keeping]) -> None:
         heard: list[Progress] = []
-        asked = Asked(corruption=0.3, noise="pair")
-        again = audit_data("digits", asked, digits[1], CPU, watch=heard.append)
+        again = audit_data("digits", ASKED, digits[1], CPU, watch=heard.append)
         assert not heard
         assert torch.equal(again.found.score, digits[0].found.score)
 
     def test_the_sentences_say_what_was_found(self, digits: tuple[Audited, Keeping]) -> None:
         told = " ".join(sentences(digits[0]))
         assert f"{int(digits[0].found.issue.sum()):,} are more likely wrong than right" in told
+        assert digits[0].contradicted is not None
+        assert f"contradicts {100 * digits[0].contradicted:.1f} % of the other labels" in told
+        assert "far apart" not in told
+        learnt = dataclasses.replace(digits[0], contradicted=digits[0].found.noise + 0.11)
+        assert "far apart" in " ".join(sentences(learnt))
         assert f"About {100 * digits[0].found.noise:.1f} %" in told
         assert "were corrupted on purpose" in told
         assert "corrupted" not in " ".join(sentences(dataclasses.replace(digits[0], changed=None)))
@@ -120,8 +126,9 @@ class TestAudit:
         path = tmp_path / "things.csv"
         bad = table(path, classes=classes, lonely=lonely)
         heard: list[Progress] = []
-        asked = Asked(label="kind", epochs=40)
+        asked = Asked(label="kind", epochs=40, no_check=True)
         audited = audit_data(str(path), asked, Keeping(tmp_path / "runs"), CPU, watch=heard.append)
+        assert audited.contradicted is None
         assert len(audited.found) == 300 + lonely
         assert not audited.whole.held_out
         assert heard
@@ -131,6 +138,27 @@ class TestAudit:
         assert hits > 0.7 * len(bad)
         assert len(flagged) < 2 * len(bad)
         assert dict(findings(audited).shown[0].cells).keys() == {"kind", "a", "b", "colour"}
+
+    def test_a_run_that_diverges_begins_again_with_a_smaller_step(
+        self, digits: tuple[Audited, Keeping], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The time scale of z stays; a step that was given stays too."""
+        record, tried = digits[0].record, []
+
+        def diverging(run: Any, *_: Any, **__: Any) -> Any:
+            tried.append((run.lr, run.lam))
+            reason = "epochs" if run.lr < 0.5 else "diverged"
+            return dataclasses.replace(record, run=run, reason=reason, epochs=7)
+
+        monkeypatch.setattr("mirrordescent.lab.audit.auditing.train", diverging)
+        run = dataclasses.replace(record.run, lr=0.9, lam=9.0)
+        found, _ = audit_labels(run, digits[0].whole.data, digits[1], CPU)
+        assert found.run.lr == tried[-1][0] == pytest.approx(0.3)
+        assert tried[-1][1] == pytest.approx(3.0)
+        for fixed, lr in ((True, 0.9), (False, 90.0)):
+            run = dataclasses.replace(record.run, lr=lr, lam=10 * lr)
+            with pytest.raises(RunError, match="diverged at epoch 7 with a step size of"):
+                audit_labels(run, digits[0].whole.data, digits[1], CPU, fixed=fixed)
 
     def test_what_cannot_be_audited(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="regression has no classes"):
@@ -171,9 +199,11 @@ class TestChoice:
         audited, keeping = digits
         asked = Asked(corruption=0.3, noise="pair", epochs=20)
         one = clean(audited, asked, Cleaning(), keeping, CPU)
+        other = clean(audited, asked, Cleaning(rounds=2, relabel=True), keeping, CPU)
         two = clean(audited, asked, Cleaning(rounds=2), keeping, CPU)
         assert bool((one.keep | ~two.keep).all())  # nothing comes back
-        assert len(list((audited.record.folder / "round-2").iterdir())) == 1
+        assert not torch.equal(two.keep, other.keep)
+        assert len(list(audited.record.folder.glob("round-*"))) == 2  # other data, another folder
 
     @pytest.mark.parametrize(
         ("settings", "told"),
@@ -182,6 +212,7 @@ class TestChoice:
             ({"rounds": 0}, "rounds must be >= 1"),
             ({"retrain_epochs": 0}, "retrain_epochs must be >= 1"),
             ({"decisions": Path("a.csv"), "relabel": True}, "decisions alone decide"),
+            ({"confidence": 0.9}, "confidence does nothing without relabel"),
         ],
     )
     def test_what_makes_no_sense(self, settings: dict[str, Any], told: str) -> None:
@@ -197,7 +228,7 @@ class TestCompared:
     ) -> None:
         audited, keeping = digits
         cleaning = Cleaning(retrain_epochs=30)
-        found = compared(audited, by_audit(audited.found, cleaning), cleaning, keeping, CPU)
+        found = compared(audited, by_audit(audited.found, cleaning), ASKED, cleaning, keeping, CPU)
         assert [outcome.name for outcome in found] == ["all labels", "cleaned", "right labels only"]
         everything, cleaned, right = (outcome.record.final["test_accuracy"] or 0.0 for outcome in found)
         assert everything + 0.01 < cleaned < right + 0.02
@@ -206,20 +237,23 @@ class TestCompared:
     def test_without_a_test_set_a_fifth_is_set_aside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path, keeping = tmp_path / "things.csv", Keeping(tmp_path / "runs")
         table(path)
-        audited = audit_data(str(path), Asked(label="kind", epochs=5), keeping, CPU)
+        asked = Asked(label="kind", epochs=5, no_check=True)
+        audited = audit_data(str(path), asked, keeping, CPU)
         seen = []
 
         def spy(run: Any, *arguments: Any, data: Any, **more: Any) -> Any:
             seen.append(data)
             return train(run, *arguments, data=data, **more)
 
-        monkeypatch.setattr("mirrordescent.lab.audit.cleaning.train", spy)
+        for module in ("cleaning", "auditing"):  # the audit of what is trained on has not seen the others either
+            monkeypatch.setattr(f"mirrordescent.lab.audit.{module}.train", spy)
         everything = Choice(torch.ones(300, dtype=torch.bool), audited.found.given)
-        compared(audited, everything, Cleaning(retrain_epochs=1), keeping, CPU)
+        compared(audited, everything, asked, Cleaning(retrain_epochs=1), keeping, CPU)
+        assert len(seen) == 3
         for data in seen:
             trained = {tuple(row) for row in data.inputs.tolist()}
             assert not trained & {tuple(row) for row in data.test_inputs.tolist()}
-            assert len(data) + len(data.test_inputs) == 300
+            assert len(data) + len(data.test_inputs) <= 300
 
     @pytest.mark.parametrize("recipe", ["sgd", "rmd"])
     def test_the_recipe_has_the_audits_network_and_seed(self, digits: tuple[Audited, Keeping], recipe: Any) -> None:
@@ -259,6 +293,8 @@ class TestCommand:
         )
         copy = tmp_path / "copy.csv"
         settings = ("--decisions", str(decisions), "--out", str(copy), "--retrain-epochs", "2")
+        assert self.call("clean", *common, *settings[:2], "--out", str(path)) == 1
+        assert "is the original" in " ".join(capsys.readouterr().err.split())
         assert self.call("clean", *common, *settings) == 0
         told = " ".join(capsys.readouterr().out.split())
         assert "1 are left out and 1 relabelled" in told
@@ -267,6 +303,10 @@ class TestCommand:
         names = [whole.data.class_names[label] for label in whole.data.targets.tolist()]
         assert names == [other, *kinds[2:]]
         assert path.read_bytes() == before
+        for more in ((), ("--relabel",), ("--no-compare",), ("--rounds", "2")):  # one after the other, from one audit
+            copy.unlink()
+            assert self.call("clean", *common, *settings[2:], *more) == 0
+            assert ("trained on" in capsys.readouterr().out) == ("--no-compare" not in more)
 
     def test_a_copy_that_is_there_is_told_before_anything_is_trained_again(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -275,8 +315,8 @@ class TestCommand:
         out.touch()
         runs = str(tmp_path / "runs")
         assert self.call("clean", "digits", "--epochs", "1", "--root", runs, "--out", str(out)) == 1
-        assert f"{out} is there already" in " ".join(capsys.readouterr().err.split())
-        assert not list((tmp_path / "runs").glob("*/all-labels"))
+        assert "exists" in " ".join(capsys.readouterr().err.split())
+        assert not (tmp_path / "runs").exists()
 
     @pytest.mark.parametrize(
         ("arguments", "code", "told"),
@@ -285,6 +325,9 @@ class TestCommand:
             (("audit", "digit"), 2, "did you mean 'digits'?"),
             (("audit", "digits", "--top", "-1"), 2, "top must be >= 0"),
             (("clean", "digits", "--rounds", "0"), 2, "rounds must be >= 1"),
+            (("clean", "digits", "--decisions", "nowhere.csv"), 1, "nowhere.csv"),
+            (("audit", "digits", "--noise", "pair"), 2, "does nothing without corruption"),
+            (("audit", "digits", "--epochs", "0"), 2, "epochs must be > 0"),
             (("audit",), 2, "DATA is missing"),
         ],
     )

@@ -74,6 +74,37 @@ def test_nothing_is_flagged_where_nothing_is_wrong() -> None:
     assert float(md.audit(traced(p, labels), labels).issue.double().mean()) < 0.02
     z = torch.randn(2000, generator=torch.Generator().manual_seed(0)).abs()
     assert not (mixture_log_odds(z, labels, 4) > 0).any()
+    assert not (mixture_log_odds(-z, labels, 4) > 0).any()  # nor is a tail to the other side a hill
+
+
+def test_a_class_that_was_not_learnt_makes_no_label_wrong() -> None:
+    """One member, which the network takes for another class: its low average says nothing about the others."""
+    p, labels, true = known(0, n=1000, classes=4, rate=0.0, sharp=6.0)
+    p[:, 3] = 1e-3
+    p = p / p.sum(1, keepdim=True)
+    labels[labels == 3] = 0
+    keep = true != 3
+    p, labels = p[keep], labels[keep]
+    labels[5] = 3
+    found = md.audit(traced(p, labels), labels)
+    assert found.noise < 0.02
+    assert bool((found.suggested != found.given)[found.issue].all())
+
+
+def test_a_sample_that_was_never_seen_has_its_classs_rate() -> None:
+    p, labels, _ = known(0)
+    trace = md.Trace(400, 4)
+    trace(p[:390].log(), labels[:390], torch.arange(390))
+    found = md.audit(trace, labels)
+    assert torch.allclose(found.wrong[390:], found.noise_by_class[labels[390:]], atol=1e-5)
+    assert not found.issue[390:].any()
+
+
+def test_what_diverged_is_told() -> None:
+    trace, labels = md.Trace(4, 2), torch.tensor([0, 1, 0, 1])
+    trace(torch.full((4, 2), torch.nan), labels, torch.arange(4))
+    with pytest.raises(ValueError, match="the trace is not finite: training diverged"):
+        md.audit(trace, labels)
 
 
 @given(st.integers(0, 1000))

@@ -58,8 +58,9 @@ class Audit:
 
     @property
     def issue(self) -> Tensor:
-        """Which labels are more likely wrong than right."""
-        return self.wrong > CHANCE
+        """Which labels are more likely wrong than right, and taken for another where there is a say in it."""
+        issue = self.wrong > CHANCE
+        return issue if self.probabilities is None else issue & (self.suggested != self.given)
 
     @property
     def order(self) -> Tensor:
@@ -164,6 +165,8 @@ def audit(
     if isinstance(source, (RMD, Trace)):
         if labels is None:
             raise ValueError("labels are missing: the classes that the samples were trained on, one per sample")
+        if isinstance(source, Trace) and trace is not None:
+            raise ValueError("the source is a trace already; leave the other one out")
         z = source.aux.values if isinstance(source, RMD) else None
         trace = source if isinstance(source, Trace) else trace
         return audited(z, trace, torch.as_tensor(labels), class_names)
@@ -182,14 +185,17 @@ def audit(
 def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: Sequence[str] = ()) -> Audit:
     """The audit from what a run has kept: z, or a trace, or both."""
     y = _checked(labels, z, trace)
+    for name, kept in (("z", z), ("the trace", None if trace is None else trace.probability_sums)):
+        if kept is not None and not bool(kept.isfinite().all()):
+            raise ValueError(f"{name} is not finite: training diverged, and says nothing about the labels")
     if trace is None:
         assert z is not None
-        kept = z.detach().cpu()
+        alone = z.detach().cpu()
         classes = max(int(y.max()) + 1, len(class_names))
-        score = mixture_log_odds(kept, y, classes)
+        score = mixture_log_odds(alone, y, classes)
         members = torch.bincount(y, minlength=classes).clamp_min(1)
         rates = torch.zeros(classes, dtype=score.dtype).index_add_(0, y, torch.sigmoid(score)) / members
-        return Audit(y, score, rates, z=kept, class_names=_names(class_names, classes))
+        return Audit(y, score, rates, z=alone, class_names=_names(class_names, classes))
     p = trace.probabilities.detach().double().cpu()
     rates = noise_rates(p, y)
     return Audit(

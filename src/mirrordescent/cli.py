@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json as json_format
 import signal
@@ -143,13 +144,18 @@ def audit(
 
     if top < 0:
         raise ValueError(f"top must be >= 0, got {top}")
+    if out is not None and out.exists() and not out.is_dir():
+        raise DataError(f"{out} is a file; --out takes a folder")
     with Watching(console(), total=1) as watch:
         audited = audit_data(data, asked, keeping, place, watch=watch)
+    written = write_audit(audited, audited.record.folder if out is None else out)
     if json:
         sys.stdout.write(json_format.dumps(audited.found.columns()) + "\n")
     else:
         show_audit(audited, top)
-    for path in write_audit(audited, audited.record.folder if out is None else out):
+    for note in audited.whole.data.notes:
+        console().print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+    for path in written:
         console().print(str(path), highlight=False, soft_wrap=True)
     return 0
 
@@ -171,17 +177,20 @@ def clean(
         out: path of the copy; the data's name with "-cleaned" in the current folder unless given
     """
     from mirrordescent.lab.audit import cleaning as lab
-    from mirrordescent.lab.audit.auditing import audit_data
+    from mirrordescent.lab.audit.auditing import audit_data, whole_of
     from mirrordescent.lab.display import Watching, show_cleaned
 
+    whole = whole_of(data, asked, keeping)
+    out = lab.copy_path(whole, out)  # what is wrong with a path or a file is told before anything is trained
+    lab.person(whole, cleaning)
     with Watching(console(), total=1) as watch:
-        audited = audit_data(data, asked, keeping, place, watch=watch)
-    out = lab.copy_path(audited.whole, out)  # a name that is taken is told before more is trained
-    with Watching(console(), total=1) as watch:
+        audited = audit_data(data, dataclasses.replace(asked, no_check=True), keeping, place, watch=watch)
         choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
-        outcomes = lab.compared(audited, choice, cleaning, keeping, place, watch=watch) if cleaning.compare else []
-    show_cleaned(audited, choice, outcomes)
+        outcomes = (
+            [] if cleaning.no_compare else lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
+        )
     written = audited.whole.write(out, choice.keep, choice.labels)
+    show_cleaned(audited, choice, outcomes)
     console().print(f"{out}: {len(written):,} file{'s' if len(written) > 1 else ''}", highlight=False, soft_wrap=True)
     return 0
 

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-LEAST = 1e-6  # a probability below it counts as it; log-odds stay within ±14
+LEAST = 1e-6  # a probability below it counts as it
 FEW = 20  # members, below which a class has no mixture of its own
 
 
@@ -18,16 +18,19 @@ def noise_rates(p: Tensor, y: Tensor) -> Tensor:
     """π of each given class, by counting confident predictions (Northcutt et al. 2021); 0 for a class without members.
 
     A sample is taken for the most probable of the classes in which it is at least as probable as the samples given
-    that class are on average; who is confident in nothing is not counted.
+    that class are on average, if it is also at least as probable as the given one (a class that was not learnt has a
+    low average, which says nothing); who is confident in nothing, or was never seen, is not counted.
     """
     classes = p.shape[1]
-    members = torch.bincount(y, minlength=classes)
     own = p.gather(1, y[:, None])[:, 0]
+    visited = p.amax(1) > 0
+    members = torch.bincount(y[visited], minlength=classes)
     average = torch.zeros_like(p[0]).index_add_(0, y, own) / members.clamp_min(1)
     average[members == 0] = torch.inf
     confident = p >= average
-    taken = torch.where(confident, p, -1.0).argmax(1)
-    counted = confident.any(1)
+    best, taken = torch.where(confident, p, -1.0).max(1)
+    taken = torch.where(best < own, y, taken)
+    counted = confident.any(1) & visited
     seen = torch.bincount(y[counted], minlength=classes)
     agreed = torch.bincount(y[counted & (taken == y)], minlength=classes)
     return torch.where(seen > 0, 1 - agreed.to(p.dtype) / seen.clamp_min(1), 0.0)
@@ -38,12 +41,15 @@ def log_odds(p: Tensor, y: Tensor, rates: Tensor) -> Tensor:
 
     Within a given class the labels are a mixture of right and wrong ones. The odds of the likeliest other class against
     the given one are those of a wrong label, but for the share of wrong labels that the network took for granted: one
-    factor per class, such that the probabilities of the class add up to its rate.
+    factor per class, such that the probabilities of the class add up to its rate. A sample that was never seen has its
+    class's rate.
     """
     own = p.gather(1, y[:, None])[:, 0].clamp_min(LEAST)
     other = p.scatter(1, y[:, None], -1.0).amax(1).clamp_min(LEAST)
     odds = (other / own).log()
-    return odds + _shifts(odds, y, rates)[y]
+    visited = p.amax(1) > 0
+    shifts = _shifts(odds[visited], y[visited], rates)
+    return torch.where(visited, odds + shifts[y], torch.logit(rates.clamp(LEAST, 1 - LEAST))[y])
 
 
 def _shifts(odds: Tensor, y: Tensor, rates: Tensor) -> Tensor:
@@ -99,7 +105,7 @@ def _two_normals(fitted: Tensor, asked: Tensor) -> Tensor:
     between = torch.linspace(float(mean[0]), float(mean[1]), 50, dtype=fitted.dtype)
     density = torch.logaddexp(*_parts(between, mean, deviation, share)).exp()
     # Three more numbers must be worth it (Schwarz), and the upper one must be a hill of its own, not a long tail.
-    if two - one < 1.5 * math.log(len(fitted)) or not density.min() < 0.7 * density[-1]:
+    if two - one < 1.5 * math.log(len(fitted)) or not density.min() < 0.7 * min(density[0], density[-1]):
         return none
     far = asked.clamp(min=float(mean[0]))  # below the lower mean nothing is more suspicious again
     return _odds(far, mean, deviation, share)

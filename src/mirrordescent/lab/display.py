@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from rich.table import Table
 
 from mirrordescent.lab import loop
 from mirrordescent.lab.audit.auditing import Audited
-from mirrordescent.lab.audit.cleaning import Choice, Outcome
+from mirrordescent.lab.audit.cleaning import Choice, Outcome, class_names
 from mirrordescent.lab.audit.telling import sentences
 from mirrordescent.lab.data import official
 from mirrordescent.lab.records import Record
@@ -228,17 +229,27 @@ def show_cleaned(audited: Audited, choice: Choice, outcomes: Sequence[Outcome]) 
     out, n = Console(), len(choice.keep)
     dropped, renamed = int((~choice.keep).sum()), int((choice.keep & (choice.labels != audited.found.given)).sum())
     out.print(f"Of {n:,} samples {dropped:,} are left out and {renamed:,} relabelled.", highlight=False)
+    names = class_names(audited.whole)
+    lost = [names[c] for c in audited.found.given.unique().tolist() if not (choice.labels[choice.keep] == c).any()]
+    if lost:
+        out.print(f"No sample is left of {', '.join(lost)}.", highlight=False, markup=False)
     if not outcomes:
         return
-    judged = "the test set" if audited.whole.held_out else "a fifth that was set aside, by its given labels"
+    count = outcomes[0].record.data["test_samples"]
+    judged = f"the test set ({count:,} samples)"
+    if not audited.whole.held_out:
+        judged = f"a fifth that was set aside ({count:,} samples), by its given labels"
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("trained on", "samples", "test %"):
         shown.add_column(heading, justify="left" if heading == "trained on" else "right", no_wrap=True)
     for outcome in outcomes:
         accuracy = outcome.record.final["test_accuracy"]
-        shown.add_row(outcome.name, f"{outcome.samples:,}", NOTHING if accuracy is None else f"{100 * accuracy:.1f}")
+        cell = NOTHING
+        if accuracy is not None:
+            cell = f"{100 * accuracy:.1f} ± {100 * math.sqrt(accuracy * (1 - accuracy) / count):.1f}"
+        shown.add_row(outcome.name, f"{outcome.samples:,}", cell)
     out.print(shown)
-    out.print(f"Accuracy on {judged}; {outcomes[0].record.run.title}.", highlight=False)
+    out.print(f"Accuracy on {judged} ± its standard error; one run each.", highlight=False)
 
 
 def _or_nothing(value: float | None, form: str = ".1f") -> str:

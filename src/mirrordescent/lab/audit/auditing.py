@@ -10,17 +10,20 @@ from typing import Literal
 from torch import Tensor
 
 import mirrordescent as md
-from mirrordescent.lab.audit.rule import chosen
+from mirrordescent.lab.audit.rule import SMALLER, chosen
 from mirrordescent.lab.data import Data, DataError, Source
+from mirrordescent.lab.data.split import split
 from mirrordescent.lab.data.whole import Whole, load_whole
 from mirrordescent.lab.job import given_labels
 from mirrordescent.lab.loop import Keeping, Progress, Watch
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import Record
+from mirrordescent.lab.records import Record, RunError
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.train import train
 
 EVALUATIONS = 10  # along a run
+TRIES = 3  # step sizes
+SHARE = 0.2  # that is set aside where something must be judged by samples that were not trained on
 
 
 @dataclass(frozen=True)
@@ -47,37 +50,88 @@ class Asked:
     """how, as in rmd train"""
     seed: int = 0
     """of the start, the order and the corruption"""
+    no_check: bool = False
+    """do not train a second time, on four fifths of the samples, to see how far the estimate can be trusted"""
+
+    def __post_init__(self) -> None:
+        for name in ("lam", "lr", "epochs", "batch_size"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise ValueError(f"{name} must be > 0, got {value}")
+        if self.noise != "uniform" and not self.corruption:
+            raise ValueError(f"noise {self.noise!r} does nothing without corruption")
 
 
 @dataclass(frozen=True)
 class Audited:
-    """What was found, about which data, by which run. changed: which labels were corrupted on purpose, if any were."""
+    """What was found, about which data, by which run.
+
+    changed: which labels were corrupted on purpose, if any were. contradicted: the share of labels that a network
+    contradicts that was not trained on them; None if that was not looked at.
+    """
 
     whole: Whole
     record: Record
     found: md.Audit
     changed: Tensor | None
+    contradicted: float | None = None
 
 
 def audit_data(data: str, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None) -> Audited:
     """Train on every label of the data and audit them; the same call again goes on, or only reads what is there.
 
-    Raises DataError for data without classes, or with a single one.
+    Raises DataError for data without classes, RunError where training diverges.
     """
-    whole = load_whole(Source(data, asked.label, asked.test), keeping.data_root)
+    whole = whole_of(data, asked, keeping)
+    keeping = dataclasses.replace(keeping, root=keeping.root / "audits")  # runs on all samples, none set aside
     run = run_for(whole.data, data, asked)
-    record, found = audit_labels(run, whole.data, keeping, place, watch=_honest(watch, held_out=whole.held_out))
-    corrupted = given_labels(run, whole.data)
+    hear = _honest(watch, held_out=whole.held_out)
+    record, found = audit_labels(run, whole.data, keeping, place, fixed=asked.lr is not None, watch=hear)
+    corrupted = given_labels(record.run, whole.data)
     found = dataclasses.replace(found, names=whole.names)
-    return Audited(whole, record, found, corrupted.changed if run.corruption else None)
+    changed = corrupted.changed if run.corruption else None
+    contradicted = None if asked.no_check else _contradicted(record, whole.data, found.given, keeping, place, watch)
+    return Audited(whole, record, found, changed, contradicted)
+
+
+def whole_of(data: str, asked: Asked, keeping: Keeping) -> Whole:
+    """The data to audit."""
+    return load_whole(Source(data, asked.label, asked.test), keeping.data_root)
 
 
 def audit_labels(
-    run: Run, data: Data, keeping: Keeping, place: Place, *, watch: Watch | None = None
+    run: Run, data: Data, keeping: Keeping, place: Place, *, fixed: bool = False, watch: Watch | None = None
 ) -> tuple[Record, md.Audit]:
-    """Train a run on the data, and audit the labels that it was trained on."""
-    record = train(run, keeping, place, data=data, watch=watch)
-    return record, md.audit(record, class_names=data.class_names)
+    """Train a run on the data, and audit the labels that it was trained on.
+
+    Where training diverges it begins again with a smaller step, unless the step is `fixed`. Raises RunError if that
+    does not help.
+    """
+    for _ in range(1 if fixed else TRIES):
+        record = train(run, keeping, place, data=data, watch=watch)
+        if record.reason != "diverged":
+            return record, md.audit(record, class_names=data.class_names)
+        assert run.lam is not None
+        run = dataclasses.replace(run, lr=run.lr / SMALLER, lam=run.lam / SMALLER)
+    told = f"training diverged at epoch {record.epochs} with a step size of {record.run.lr:g}"
+    raise RunError(f"{told}; give a smaller one with --lr")
+
+
+def _contradicted(
+    record: Record, data: Data, given: Tensor, keeping: Keeping, place: Place, watch: Watch | None
+) -> float | None:
+    """The share of a fifth of the labels that a network contradicts, trained the same way on the other samples."""
+    try:
+        rows, others = split(given, SHARE, 0, data.name)
+    except DataError:  # every class has a single sample
+        return None
+    part = dataclasses.replace(
+        data, inputs=data.inputs[rows], targets=given[rows], test_inputs=data.inputs[others], test_targets=given[others]
+    )
+    plain = {"corruption": 0.0, "noise": "uniform", "batch_size": min(record.run.batch_size, len(rows))}
+    run = Run.from_dict({**record.run.to_dict(), **plain})
+    root = dataclasses.replace(keeping, root=record.folder / "check")
+    accuracy = train(run, root, place, data=part, watch=watch).final["test_accuracy"]
+    return None if accuracy is None else 1 - accuracy
 
 
 def run_for(held: Data, data: str, asked: Asked) -> Run:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import mirrordescent as md
-from mirrordescent.lab.audit.auditing import EVALUATIONS, Asked, Audited, audit_labels, run_for
+from mirrordescent.lab.audit.auditing import EVALUATIONS, SHARE, Asked, Audited, audit_labels, run_for
 from mirrordescent.lab.audit.decisions import Decision, read_decisions
 from mirrordescent.lab.audit.rule import chosen
 from mirrordescent.lab.data import Data, DataError
@@ -25,8 +25,6 @@ from mirrordescent.lab.records import Record
 from mirrordescent.lab.runs import Run
 from mirrordescent.lab.train import train
 
-SHARE = 0.2  # that is set aside for the comparison, where there is no test set
-
 
 @dataclass(frozen=True)
 class Cleaning:
@@ -37,15 +35,15 @@ class Cleaning:
     relabel: bool = False
     """give a flagged sample the suggested label where the network was confident, instead of leaving it out"""
     confidence: float = 0.7
-    """how confident"""
+    """how confident, for --relabel"""
     rounds: int = 1
     """audit what is left again, so many times in all"""
     recipe: Literal["sgd", "rmd"] = "sgd"
     """train again by SGD (Nesterov, weight decay, cosine), or by RMD as for the audit"""
     retrain_epochs: int | None = None
     """passes over the data when training again"""
-    compare: bool = True
-    """train again on all labels and on the cleaned ones, and compare"""
+    no_compare: bool = False
+    """do not train again on all labels and on the cleaned ones"""
 
     def __post_init__(self) -> None:
         if not 0 <= self.confidence <= 1:
@@ -54,6 +52,8 @@ class Cleaning:
             raise ValueError(f"rounds must be >= 1, got {self.rounds}")
         if self.retrain_epochs is not None and self.retrain_epochs < 1:
             raise ValueError(f"retrain_epochs must be >= 1, got {self.retrain_epochs}")
+        if not self.relabel and self.confidence != Cleaning.confidence:
+            raise ValueError("confidence does nothing without relabel")
         if self.decisions is not None and (self.relabel or self.rounds > 1):
             raise ValueError("decisions alone decide: leave out relabel and rounds")
 
@@ -66,26 +66,56 @@ class Choice:
     labels: Tensor  # (n,)
 
 
+def class_names(whole: Whole) -> tuple[str, ...]:
+    """As people read them: numbers where the classes have no names."""
+    return whole.data.class_names or tuple(str(label) for label in range(whole.data.classes or 0))
+
+
+def person(whole: Whole, cleaning: Cleaning) -> list[Decision] | None:
+    """What the person decided, if that is what counts. Raises DataError for a file that does not fit the data."""
+    if cleaning.decisions is None:
+        return None
+    return read_decisions(cleaning.decisions, len(whole.data), class_names(whole), whole.names)
+
+
 def clean(
     audited: Audited, asked: Asked, cleaning: Cleaning, keeping: Keeping, place: Place, *, watch: Watch | None = None
 ) -> Choice:
-    """What stays of the audited labels, by the person's decisions or by the audit, in as many rounds as asked."""
-    found, whole = audited.found, audited.whole
-    if cleaning.decisions is not None:
-        names = whole.data.class_names or tuple(str(label) for label in range(whole.data.classes or 0))
-        return decided(found.given, read_decisions(cleaning.decisions, len(found), names, whole.names), names)
+    """What stays of the audited labels, by the person's decisions or by the audit."""
+    decisions = person(audited.whole, cleaning)
+    if decisions is not None:
+        return decided(audited.found.given, decisions, class_names(audited.whole))
+    return in_rounds(audited, audited.found, audited.whole.data, asked, cleaning, keeping, place, watch)
+
+
+def in_rounds(
+    audited: Audited,
+    found: md.Audit,
+    data: Data,
+    asked: Asked,
+    cleaning: Cleaning,
+    keeping: Keeping,
+    place: Place,
+    watch: Watch | None,
+) -> Choice:
+    """What the audit `found` leaves of the data, and what further audits leave of that."""
     choice = by_audit(found, cleaning)
-    for count in range(2, cleaning.rounds + 1):
+    again = dataclasses.replace(asked, corruption=0.0, noise="uniform")
+    for _ in range(cleaning.rounds - 1):
         rows = choice.keep.nonzero()[:, 0]
-        data = part_of(whole.data, rows, choice.labels)
-        root = dataclasses.replace(keeping, root=audited.record.folder / f"round-{count}")
-        run = run_for(data, audited.record.run.data, dataclasses.replace(asked, corruption=0.0, noise="uniform"))
-        _, again = audit_labels(run, data, root, place, watch=watch)
-        next_one = by_audit(again, cleaning)
+        part = part_of(data, rows, choice.labels)
+        run = run_for(part, audited.record.run.data, again)
+        _, left = audit_labels(run, part, _beside(audited, "round", part, keeping), place, watch=watch)
+        next_one = by_audit(left, cleaning)
         keep, labels = choice.keep.clone(), choice.labels.clone()
         keep[rows], labels[rows] = next_one.keep, next_one.labels
         choice = Choice(keep, labels)
     return choice
+
+
+def _beside(audited: Audited, name: str, data: Data, keeping: Keeping) -> Keeping:
+    """A folder in the audit's own for runs on some of its data; other data, another folder."""
+    return dataclasses.replace(keeping, root=audited.record.folder / f"{name}-{data.digest[:8]}")
 
 
 def by_audit(found: md.Audit, cleaning: Cleaning) -> Choice:
@@ -108,13 +138,12 @@ def decided(given: Tensor, decisions: Sequence[Decision], class_names: Sequence[
 
 
 def copy_path(whole: Whole, out: Path | None) -> Path:
-    """Where the cleaned copy goes. Raises DataError where something is already."""
+    """Where the cleaned copy goes. Raises DataError where it cannot go there."""
     if out is None:
         name = Path(whole.data.name)
         ending = ".npz" if whole.kind == "known" else "" if whole.kind == "folder" else name.suffix
         out = Path(f"{name.name if whole.kind == 'folder' else name.stem}-cleaned{ending}")
-    if out.exists():
-        raise DataError(f"{out} is there already; remove it, or choose another path with --out")
+    whole.check_out(out)
     return out
 
 
@@ -135,6 +164,7 @@ class Outcome:
 def compared(
     audited: Audited,
     choice: Choice,
+    asked: Asked,
     cleaning: Cleaning,
     keeping: Keeping,
     place: Place,
@@ -143,25 +173,34 @@ def compared(
 ) -> list[Outcome]:
     """Train by the same recipe on all labels, on the cleaned ones, and, where they are known, on the right ones.
 
-    Without a test set a fifth of the samples is set aside for all of them, to be judged by its given labels.
+    Without a test set a fifth of the samples is set aside for all of them, to be judged by its given labels. What the
+    audit knows of that fifth must not choose what is trained on: the other samples are audited again by themselves.
     """
     data, given = audited.whole.data, audited.found.given
-    train_rows = torch.arange(len(given))
+    rows = torch.arange(len(given))
     if not audited.whole.held_out:
-        train_rows, test_rows = split(given, SHARE, 0, data.name)
-        data = dataclasses.replace(data, test_inputs=data.inputs[test_rows], test_targets=given[test_rows])
-    chosen_ones = {"all labels": (torch.ones_like(choice.keep), given), "cleaned": (choice.keep, choice.labels)}
+        rows, others = split(given, SHARE, 0, data.name)
+        data = dataclasses.replace(data, test_inputs=data.inputs[others], test_targets=given[others])
+        if cleaning.decisions is None:
+            apart = part_of(data, rows, given)
+            run = run_for(apart, audited.record.run.data, dataclasses.replace(asked, corruption=0.0, noise="uniform"))
+            _, found = audit_labels(run, apart, _beside(audited, "apart", apart, keeping), place, watch=watch)
+            part = in_rounds(audited, found, apart, asked, cleaning, keeping, place, watch)
+            keep, labels = choice.keep.clone(), choice.labels.clone()
+            keep[rows], labels[rows] = part.keep, part.labels
+            choice = Choice(keep, labels)
+    trained_on = {"all labels": (torch.ones_like(choice.keep), given), "cleaned": (choice.keep, choice.labels)}
     if audited.changed is not None:
-        chosen_ones["right labels only"] = (~audited.changed, given)
+        trained_on["right labels only"] = (~audited.changed, given)
     outcomes = []
-    for name, (keep, labels) in chosen_ones.items():
-        rows = train_rows[keep[train_rows]]
-        if len(labels[rows].unique()) < 2:
-            raise DataError(f"{data.name}: fewer than two classes are left to train on ({name})")
-        part = part_of(data, rows, labels)
-        run = recipe_for(part, audited.record.run, cleaning)
-        root = dataclasses.replace(keeping, root=audited.record.folder / name.replace(" ", "-"))
-        outcomes.append(Outcome(name, len(part), train(run, root, place, data=part, watch=watch)))
+    for name, (keep, labels) in trained_on.items():
+        part_rows = rows[keep[rows]]
+        if len(labels[part_rows].unique()) < 2:
+            raise DataError(f"{data.name}: fewer than two classes are left to train on ({name}); try --no-compare")
+        held = part_of(data, part_rows, labels)
+        run = recipe_for(held, audited.record.run, cleaning)
+        root = _beside(audited, name.replace(" ", "-"), held, keeping)
+        outcomes.append(Outcome(name, len(held), train(run, root, place, data=held, watch=watch)))
     return outcomes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from mirrordescent.lab.files import write_text
 SHOWN = 1000  # samples with their picture or row on the page
 BINS = 60
 SMALL = 500  # samples, below which numbers are rough
+FAR = 0.1  # between the estimate and what a network contradicts that was not trained on the labels
 
 
 def findings(audited: Audited, shown: int = SHOWN) -> Findings:
@@ -44,8 +46,9 @@ def sentences(audited: Audited) -> tuple[str, ...]:
     found, n = audited.found, len(audited.found)
     flagged = int(found.issue.sum())
     told = [
-        f"About {100 * found.noise:.1f} % of the {n:,} labels are estimated to be wrong; {flagged:,} are more likely "
-        "wrong than right, and are flagged.",
+        f"About {100 * found.noise:.1f} % of the {n:,} labels are estimated to be wrong; {flagged:,} "
+        f"{'is' if flagged == 1 else 'are'} more likely wrong than right, and flagged.",
+        *_bounded(found.noise, audited.contradicted),
         "The estimate comes from what a network predicted for each sample while it was trained and kept from learning "
         "labels by heart. It is no proof: a rare, ambiguous or badly recorded sample looks like a wrong label. Look at "
         "some of the flagged ones before you trust the rest.",
@@ -56,6 +59,21 @@ def sentences(audited: Audited) -> tuple[str, ...]:
     if audited.changed is not None:
         told.append(_on_purpose(found.score, found.issue, audited.changed))
     return tuple(told)
+
+
+def _bounded(noise: float, contradicted: float | None) -> Iterator[str]:
+    """What a network says that was not trained on the labels it judges: its mistakes come on top of wrong labels."""
+    if contradicted is None:
+        return
+    yield (
+        f"A second network, trained on four fifths of the samples, contradicts {100 * contradicted:.1f} % of the other "
+        "labels; its own mistakes are among them, so that no more than that should be wrong."
+    )
+    if contradicted > noise + FAR:
+        yield (
+            "The two are far apart: either the classes are hard to tell apart, or the first network has learnt labels "
+            "by heart. Trust the ranking, not the number; and expect more wrong labels than are flagged."
+        )
 
 
 def _on_purpose(score: Tensor, issue: Tensor, changed: Tensor) -> str:

@@ -67,12 +67,16 @@ class Whole:
         original has changed since, and if the lab could not read the labels of the copy (fewer than two classes).
         """
         check_choice(self.data, keep, labels)
-        own = [] if self.kind == "known" else [self.source.data, *([self.source.test] if self.source.test else [])]
-        check_place(out, [Path(path).expanduser() for path in own], self._suffix)
+        self.check_out(out)
         try:
             return self.origin.write(out, keep, labels)
         except OSError as error:
             raise DataError(f"{out} cannot be written: {error.strerror or error}") from None
+
+    def check_out(self, out: Path) -> None:
+        """Raises DataError where a copy cannot go to `out`."""
+        own = [] if self.kind == "known" else [self.source.data, *([self.source.test] if self.source.test else [])]
+        check_place(out, [Path(path).expanduser() for path in own], self._suffix)
 
     @property
     def _suffix(self) -> str:
