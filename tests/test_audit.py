@@ -14,7 +14,7 @@ import torch
 
 from mirrordescent.lab.audit.auditing import Asked, Audited, audit_data, audit_labels
 from mirrordescent.lab.audit.cleaning import Choice, Cleaning, by_audit, clean, compared, copy_path, decided, recipe_for
-from mirrordescent.lab.audit.decisions import Decision
+from mirrordescent.lab.audit.decisions import Decision, read_decisions
 from mirrordescent.lab.audit.rule import FEWEST, MOST, chosen
 from mirrordescent.lab.audit.telling import findings, histogram, sentences, write_audit
 from mirrordescent.lab.data import DataError, Source
@@ -194,6 +194,13 @@ class TestChoice:
         choice = decided(given, made, ("a", "b", "c"))
         assert choice.keep.tolist() == [False, True, True, True]
         assert choice.labels.tolist() == [0, 2, 2, 0]
+
+    def test_decisions_on_labels_that_have_changed_since(self, tmp_path: Path) -> None:
+        path, names = tmp_path / "decisions.csv", ("a", "b")
+        path.write_text("index,name,given_label,action,label\n1,sample 1,a,drop,\n")
+        assert read_decisions(path, 2, names, given=[1, 0]) == [Decision(1, "drop")]
+        with pytest.raises(DataError, match="line 2: sample 1 is labelled 'b', but was 'a' when it was decided on"):
+            read_decisions(path, 2, names, given=[1, 1])
 
     def test_rounds_go_on_with_what_is_left(self, digits: tuple[Audited, Keeping]) -> None:
         audited, keeping = digits

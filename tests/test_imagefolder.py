@@ -194,6 +194,13 @@ def test_fractions_as_pixels_are_refused(folder: Path) -> None:
         prepare_folder(folder)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are always text")
+def test_a_class_whose_name_is_no_text(folder: Path) -> None:
+    os.rename(folder / "cat", os.fsencode(folder / "caf") + b"\xe9")
+    with pytest.raises(DataError, match="has a name that is not UTF-8; rename it"):
+        prepare_folder(folder)
+
+
 def test_folders_that_are_no_classes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="cat has no sub-folders; put the images of each class"):
         prepare_folder(folder / "cat")

@@ -37,6 +37,7 @@ from mirrordescent.lab.report.table import NOTHING, Line, tasks
 from mirrordescent.lab.reproduce import Row
 from mirrordescent.lab.sweep import Finished
 
+CLASSES = 20  # lines of an audit's table
 EVERY = 10.0  # seconds between lines where there is no terminal to draw on
 
 
@@ -206,12 +207,15 @@ def show_audit(audited: Audited, top: int) -> None:
     classes = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("given label", "samples", "wrong %", "flagged"):
         classes.add_column(heading, justify="left" if heading == "given label" else "right", no_wrap=True)
-    for label, name in enumerate(names):
-        here = found.given == label
+    worst = found.noise_by_class.argsort(descending=True)[:CLASSES].tolist()
+    for label in sorted(worst):
+        name, here = names[label], found.given == label
         if bool(here.any()):
             share, flagged = float(found.wrong[here].mean()), int(found.issue[here].sum())
             classes.add_row(escape(name), f"{int(here.sum()):,}", f"{100 * share:.1f}", f"{flagged:,}")
     out.print(classes)
+    if len(names) > CLASSES:
+        out.print(f"(the {CLASSES} classes with the largest share of {len(names):,})", highlight=False)
     suspects = Table(title="most suspicious", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("", "given", "suggested", "wrong with\nprobability", "confidence\nin suggestion"):
         suspects.add_column(heading, justify="right" if "\n" in heading else "left")

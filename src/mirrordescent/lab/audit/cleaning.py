@@ -71,18 +71,22 @@ def class_names(whole: Whole) -> tuple[str, ...]:
     return whole.data.class_names or tuple(str(label) for label in range(whole.data.classes or 0))
 
 
-def person(whole: Whole, cleaning: Cleaning) -> list[Decision] | None:
-    """What the person decided, if that is what counts. Raises DataError for a file that does not fit the data."""
+def person(whole: Whole, cleaning: Cleaning, given: Tensor | None = None) -> list[Decision] | None:
+    """What the person decided, if that is what counts. Raises DataError for a file that does not fit the data.
+
+    given: the labels that were audited, where they are known already.
+    """
     if cleaning.decisions is None:
         return None
-    return read_decisions(cleaning.decisions, len(whole.data), class_names(whole), whole.names)
+    labels = None if given is None else given.tolist()
+    return read_decisions(cleaning.decisions, len(whole.data), class_names(whole), whole.names, labels)
 
 
 def clean(
     audited: Audited, asked: Asked, cleaning: Cleaning, keeping: Keeping, place: Place, *, watch: Watch | None = None
 ) -> Choice:
     """What stays of the audited labels, by the person's decisions or by the audit."""
-    decisions = person(audited.whole, cleaning)
+    decisions = person(audited.whole, cleaning, audited.found.given)
     if decisions is not None:
         return decided(audited.found.given, decisions, class_names(audited.whole))
     return in_rounds(audited, audited.found, audited.whole.data, asked, cleaning, keeping, place, watch)

@@ -29,13 +29,18 @@ class Decision:
 
 
 def read_decisions(
-    path: Path, count: int, class_names: Sequence[str], names: Sequence[str] | None = None
+    path: Path,
+    count: int,
+    class_names: Sequence[str],
+    names: Sequence[str] | None = None,
+    given: Sequence[int] | None = None,
 ) -> list[Decision]:
     """The decisions in a CSV file with the columns index, name, given_label, action and label, in the file's order.
 
-    count: how many samples there are. names: the samples' names, if the file is to be checked against them. A file
-    that a spreadsheet saved again reads the same: separated by semicolons or tabs, with other line ends, cells left
-    out at the end of a line, zeros taken off numbers. Raises DataError, which names the line, for anything else.
+    count: how many samples there are. names, given: the samples' names and given classes, if the file is to be checked
+    against them. A file that a spreadsheet saved again reads the same: separated by semicolons or tabs, with other line
+    ends, cells left out at the end of a line, zeros taken off numbers. Raises DataError, which names the line, for
+    anything else.
     """
     if names is not None and len(names) != count:
         raise ValueError(f"names must have one entry per sample, {count:,}, got {len(names):,}")
@@ -45,6 +50,12 @@ def read_decisions(
     for line, cells in _records(path):
         try:
             decision = _decision(cells, count, alike, names)
+            before = cells["given_label"]
+            if given is not None and before.strip() and alike.find(before) != class_names[given[decision.index]]:
+                raise DataError(
+                    f"sample {decision.index} is labelled {class_names[given[decision.index]]!r}, but was "
+                    f"{before!r} when it was decided on; the data have changed"
+                )
             if decision.index in lines:
                 raise DataError(
                     f"index {decision.index} is on line {lines[decision.index]} already; remove one of them"

@@ -123,6 +123,9 @@ def _class_folders(root: Path, notes: list[str]) -> list[Path]:
     folders = _folders(root, notes)
     if not folders:
         raise DataError(f"{root} has no sub-folders; put the images of each class into a sub-folder of its own")
+    for folder in folders:
+        if any("\ud800" <= letter <= "\udfff" for letter in folder.name):  # bytes that are no text
+            raise DataError(f"{root}: the folder {folder.name!a} has a name that is not UTF-8; rename it")
     return folders
 
 
