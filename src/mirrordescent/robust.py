@@ -33,7 +33,8 @@ class EarlyLearning(nn.Module):
 
     −log p_y + strength · log((1 − ⟨t, p⟩) / (1 − max t)). The second term is that of early-learning regularization (Liu
     et al. 2020) less its smallest value, so that it is never negative. t has n · classes entries, starts at 0, and
-    moves when the loss is taken: call it once per visit. It is a buffer: save it with `state_dict()`.
+    moves when the loss is taken, but not in eval mode: call it once per visit. It is a buffer: save it with
+    `state_dict()`.
     Raises ValueError for a strength < 0, a memory outside [0, 1), or fewer than two classes.
 
     >>> import torch, mirrordescent as md
@@ -58,6 +59,8 @@ class EarlyLearning(nn.Module):
     def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """Losses (batch,) of the samples `index`; their averages move first. logits: (batch, classes)."""
         index = checked_index(index, labels, len(self.averages))
+        if not self.training:
+            return self.at(logits, labels, index)
         with torch.no_grad():
             p = working(logits).softmax(-1).clamp(1 - SURE, SURE)
             p = (p / p.sum(-1, keepdim=True)).to(self.averages.dtype)
