@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import mirrordescent as md
-from mirrordescent.lab.audit.auditing import Asked, run_for
+from mirrordescent.lab.audit.auditing import Asked, judged_by, part_of, run_for
 from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.evaluation import auroc, predict
 from mirrordescent.lab.job import Job, given_labels
@@ -106,9 +106,7 @@ def out_of_fold(run: Run, data: Data, keeping: Keeping, place: Place) -> Tensor:
         out = order[fold::FOLDS]
         rest = torch.ones(len(data), dtype=torch.bool)
         rest[out] = False
-        part = dataclasses.replace(
-            data, inputs=data.inputs[rest], targets=given[rest], test_inputs=data.inputs[out], test_targets=given[out]
-        )
+        part = judged_by(part_of(data, rest, given), data.inputs[out], given[out])
         root = dataclasses.replace(keeping, root=keeping.root / f"{run.id}-folds" / str(fold))
         folder = train(plain, root, place, data=part).folder
         job = Job(plain, part, place)

@@ -177,14 +177,14 @@ def clean(
         out: path of the copy; the data's name with "-cleaned" in the current folder unless given
     """
     from mirrordescent.lab.audit import cleaning as lab
-    from mirrordescent.lab.audit.auditing import audit_data, whole_of
+    from mirrordescent.lab.audit.auditing import audit_whole, whole_of
     from mirrordescent.lab.display import Watching, show_cleaned
 
     whole = whole_of(data, asked, keeping)
     out = lab.copy_path(whole, out)  # what is wrong with a path or a file is told before anything is trained
     lab.person(whole, cleaning)
     with Watching(console(), total=1) as watch:
-        audited = audit_data(data, dataclasses.replace(asked, no_check=True), keeping, place, watch=watch)
+        audited = audit_whole(whole, dataclasses.replace(asked, no_check=True), keeping, place, watch=watch)
         choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
         outcomes = (
             [] if cleaning.no_compare else lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)

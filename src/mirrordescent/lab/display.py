@@ -28,7 +28,7 @@ from rich.table import Table
 
 from mirrordescent.lab import loop
 from mirrordescent.lab.audit.auditing import Audited
-from mirrordescent.lab.audit.cleaning import Choice, Outcome, class_names
+from mirrordescent.lab.audit.cleaning import Choice, Outcome
 from mirrordescent.lab.audit.telling import sentences
 from mirrordescent.lab.data import official
 from mirrordescent.lab.records import Record
@@ -201,7 +201,7 @@ def show_comparison(rows: Sequence[Row]) -> None:
 def show_audit(audited: Audited, top: int) -> None:
     """What an audit found, class by class, and its top suspects, on the standard output."""
     found, out = audited.found, Console()
-    names = audited.whole.data.class_names or tuple(str(label) for label in range(len(found.noise_by_class)))
+    names = audited.whole.class_names
     for sentence in sentences(audited):
         out.print(sentence, highlight=False, markup=False)
     classes = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -233,7 +233,7 @@ def show_cleaned(audited: Audited, choice: Choice, outcomes: Sequence[Outcome]) 
     out, n = Console(), len(choice.keep)
     dropped, renamed = int((~choice.keep).sum()), int((choice.keep & (choice.labels != audited.found.given)).sum())
     out.print(f"Of {n:,} samples {dropped:,} are left out and {renamed:,} relabelled.", highlight=False)
-    names = class_names(audited.whole)
+    names = audited.whole.class_names
     lost = [names[c] for c in audited.found.given.unique().tolist() if not (choice.labels[choice.keep] == c).any()]
     if lost:
         out.print(f"No sample is left of {', '.join(lost)}.", highlight=False, markup=False)

@@ -53,6 +53,11 @@ class Asked:
     no_check: bool = False
     """do not train a second time, on four fifths of the samples, to see how far the estimate can be trusted"""
 
+    @property
+    def as_given(self) -> Asked:
+        """The same for labels that have been corrupted already."""
+        return dataclasses.replace(self, corruption=0.0, noise="uniform")
+
     def __post_init__(self) -> None:
         for name in ("lam", "lr", "epochs", "batch_size"):
             if (value := getattr(self, name)) is not None and not value > 0:
@@ -81,9 +86,13 @@ def audit_data(data: str, asked: Asked, keeping: Keeping, place: Place, *, watch
 
     Raises DataError for data without classes, RunError where training diverges.
     """
-    whole = whole_of(data, asked, keeping)
+    return audit_whole(whole_of(data, asked, keeping), asked, keeping, place, watch=watch)
+
+
+def audit_whole(whole: Whole, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None) -> Audited:
+    """The same for data that are loaded already."""
     keeping = dataclasses.replace(keeping, root=keeping.root / "audits")  # runs on all samples, none set aside
-    run = run_for(whole.data, data, asked)
+    run = run_for(whole.data, whole.source.data, asked)
     hear = _honest(watch, held_out=whole.held_out)
     record, found = audit_labels(run, whole.data, keeping, place, fixed=asked.lr is not None, watch=hear)
     corrupted = given_labels(record.run, whole.data)
@@ -124,9 +133,7 @@ def _contradicted(
         rows, others = split(given, SHARE, 0, data.name)
     except DataError:  # every class has a single sample
         return None
-    part = dataclasses.replace(
-        data, inputs=data.inputs[rows], targets=given[rows], test_inputs=data.inputs[others], test_targets=given[others]
-    )
+    part = judged_by(part_of(data, rows, given), data.inputs[others], given[others])
     plain = {"corruption": 0.0, "noise": "uniform", "batch_size": min(record.run.batch_size, len(rows))}
     run = Run.from_dict({**record.run.to_dict(), **plain})
     root = dataclasses.replace(keeping, root=record.folder / "check")
@@ -145,6 +152,16 @@ def run_for(held: Data, data: str, asked: Asked) -> Run:
     noise = {"corruption": asked.corruption, "noise": asked.noise} if asked.corruption else {}
     how = {"loss": "elr", "every": math.ceil(choice.epochs / EVALUATIONS), "stop": "never"}
     return Run.from_dict({**base.to_dict(), **dataclasses.asdict(choice), **noise, **how})
+
+
+def part_of(data: Data, rows: Tensor, labels: Tensor) -> Data:
+    """Some of the training samples, with labels of all of them."""
+    return dataclasses.replace(data, inputs=data.inputs[rows], targets=labels[rows])
+
+
+def judged_by(data: Data, inputs: Tensor, labels: Tensor) -> Data:
+    """The data with another test set."""
+    return dataclasses.replace(data, test_inputs=inputs, test_targets=labels)
 
 
 def _honest(watch: Watch | None, *, held_out: bool) -> Watch | None:

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 import mirrordescent as md
-from mirrordescent.lab.audit.auditing import EVALUATIONS, SHARE, Asked, Audited, audit_labels, run_for
+from mirrordescent.lab.audit.auditing import (
+    EVALUATIONS,
+    SHARE,
+    Asked,
+    Audited,
+    audit_labels,
+    judged_by,
+    part_of,
+    run_for,
+)
 from mirrordescent.lab.audit.decisions import Decision, read_decisions
 from mirrordescent.lab.audit.rule import chosen
 from mirrordescent.lab.data import Data, DataError
@@ -66,11 +75,6 @@ class Choice:
     labels: Tensor  # (n,)
 
 
-def class_names(whole: Whole) -> tuple[str, ...]:
-    """As people read them: numbers where the classes have no names."""
-    return whole.data.class_names or tuple(str(label) for label in range(whole.data.classes or 0))
-
-
 def person(whole: Whole, cleaning: Cleaning, given: Tensor | None = None) -> list[Decision] | None:
     """What the person decided, if that is what counts. Raises DataError for a file that does not fit the data.
 
@@ -79,7 +83,7 @@ def person(whole: Whole, cleaning: Cleaning, given: Tensor | None = None) -> lis
     if cleaning.decisions is None:
         return None
     labels = None if given is None else given.tolist()
-    return read_decisions(cleaning.decisions, len(whole.data), class_names(whole), whole.names, labels)
+    return read_decisions(cleaning.decisions, len(whole.data), whole.class_names, whole.names, labels)
 
 
 def clean(
@@ -88,7 +92,7 @@ def clean(
     """What stays of the audited labels, by the person's decisions or by the audit."""
     decisions = person(audited.whole, cleaning, audited.found.given)
     if decisions is not None:
-        return decided(audited.found.given, decisions, class_names(audited.whole))
+        return decided(audited.found.given, decisions, audited.whole.class_names)
     return in_rounds(audited, audited.found, audited.whole.data, asked, cleaning, keeping, place, watch)
 
 
@@ -104,11 +108,10 @@ def in_rounds(
 ) -> Choice:
     """What the audit `found` leaves of the data, and what further audits leave of that."""
     choice = by_audit(found, cleaning)
-    again = dataclasses.replace(asked, corruption=0.0, noise="uniform")
     for _ in range(cleaning.rounds - 1):
         rows = choice.keep.nonzero()[:, 0]
         part = part_of(data, rows, choice.labels)
-        run = run_for(part, audited.record.run.data, again)
+        run = run_for(part, audited.record.run.data, asked.as_given)
         _, left = audit_labels(run, part, _beside(audited, "round", part, keeping), place, watch=watch)
         next_one = by_audit(left, cleaning)
         keep, labels = choice.keep.clone(), choice.labels.clone()
@@ -151,11 +154,6 @@ def copy_path(whole: Whole, out: Path | None) -> Path:
     return out
 
 
-def part_of(data: Data, rows: Tensor, labels: Tensor) -> Data:
-    """Some of the training samples, with labels of all of them."""
-    return dataclasses.replace(data, inputs=data.inputs[rows], targets=labels[rows])
-
-
 @dataclass(frozen=True)
 class Outcome:
     """Training again on some labels. samples: how many they are."""
@@ -184,10 +182,10 @@ def compared(
     rows = torch.arange(len(given))
     if not audited.whole.held_out:
         rows, others = split(given, SHARE, 0, data.name)
-        data = dataclasses.replace(data, test_inputs=data.inputs[others], test_targets=given[others])
+        data = judged_by(data, data.inputs[others], given[others])
         if cleaning.decisions is None:
             apart = part_of(data, rows, given)
-            run = run_for(apart, audited.record.run.data, dataclasses.replace(asked, corruption=0.0, noise="uniform"))
+            run = run_for(apart, audited.record.run.data, asked.as_given)
             _, found = audit_labels(run, apart, _beside(audited, "apart", apart, keeping), place, watch=watch)
             part = in_rounds(audited, found, apart, asked, cleaning, keeping, place, watch)
             keep, labels = choice.keep.clone(), choice.labels.clone()

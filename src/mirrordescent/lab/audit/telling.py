@@ -24,10 +24,9 @@ def findings(audited: Audited, shown: int = SHOWN) -> Findings:
     """Everything that the page shows."""
     whole, found = audited.whole, audited.found
     worst = found.order[:shown].tolist()
-    names = whole.data.class_names or tuple(str(label) for label in range(whole.data.classes or 0))
     return Findings(
         title=whole.data.name,
-        class_names=names,
+        class_names=whole.class_names,
         given=found.given.tolist(),
         suggested=found.suggested.tolist(),
         confidence=found.confidence.tolist(),

@@ -41,6 +41,11 @@ class Whole:
     source: Source
     origin: Origin
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """As people read them: numbers where the classes have no names."""
+        return self.data.class_names or tuple(str(label) for label in range(self.data.classes or 0))
+
     def cells(self, i: int) -> tuple[tuple[str, str], ...]:
         """A table's row i as (column, text) pairs, as in the file; () for other data."""
         return self.origin.cells(range(len(self.names))[i])
