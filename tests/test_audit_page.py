@@ -435,7 +435,7 @@ os.execv(sys.argv[3], sys.argv[3:])
         shutil.rmtree(self.downloads, ignore_errors=True)
         self.click("#export")
         path, deadline = self.downloads / "decisions.csv", time.monotonic() + 30
-        while not path.exists():
+        while not (path.exists() and path.stat().st_size):  # the name is taken first, the file follows
             assert time.monotonic() < deadline, "no file within 30 s"
             time.sleep(0.02)
         return path
