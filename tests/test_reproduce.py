@@ -29,7 +29,7 @@ from mirrordescent.lab.report import pictures as shared
 from mirrordescent.lab.reproduce import Pages, compared, page, reproduce, runs_of, write_page
 from mirrordescent.lab.reproduction import Row, bests, pictures
 from mirrordescent.lab.reproduction.comparison import METHODS, leaders
-from mirrordescent.lab.reproduction.writing import off_text
+from mirrordescent.lab.reproduction.writing import off_text, time_scale, too_short
 from mirrordescent.lab.runs import Run
 from mirrordescent.lab.sweep import Finished
 
@@ -142,6 +142,16 @@ def test_a_row_is_off_beyond_two_points_and_only_then(run: Run, data: st.DataObj
         if row.off
         else "Of 1 row that the paper has too, none differs from it by more than 2 points in test accuracy."
     )
+
+
+def test_rows_that_are_off_and_too_short_are_named() -> None:
+    runs = [paper.paper_rmd(40, 1.2), paper.paper_rmd(40, 1.5), paper.our_rmd(40, 2.0), paper.paper_sgd(40)]
+    rows = compared([record(run, test) for run, test in zip(runs, (0.7, 0.82, 0.7, 0.5), strict=True)])
+    scales = {row.title: round(time_scale(row)) for row in rows if time_scale(row)}
+    assert scales == {"RMD batch, λ = 1.2": 1536, "RMD batch, λ = 1.5": 1920}
+    assert "(RMD batch, λ = 1.2: 1,536)" in too_short(rows)  # 1.5 is where the paper's is
+    long = dataclasses.replace(runs[0], epochs=2000)
+    assert not too_short(compared([record(long, 0.7)]))
 
 
 def test_the_best_of_each_method_beside_the_papers_best() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -122,3 +123,24 @@ def test_groups_with_their_own_lr_solve_a_weighted_potential() -> None:
     kernel = (problem.x / h) @ problem.x.T + torch.eye(24, dtype=torch.float64) / 2.0
     exact = (problem.x.T @ torch.linalg.solve(kernel, problem.y)) / h
     assert distance(torch.cat([first, second]).detach(), exact) < 1e-6
+
+
+@pytest.mark.parametrize("size", [4, 16])
+def test_batch_tells_samples_apart_over_as_many_epochs_as_a_batch_has_samples(size: int) -> None:
+    """With losses that stay, z's deviations close as exp(−t / (|B| λ/lr)), their mean as exp(−t / (λ/lr))."""
+    n, lam, lr = 256, 1.0, 0.1
+    generator = torch.Generator().manual_seed(0)
+    losses = 0.5 + 0.02 * torch.randn(n, dtype=torch.float64, generator=generator)  # s = 1 and a little
+    weight = nn.Parameter(torch.zeros((), dtype=torch.float64))
+    optimizer = md.RMD([weight], lr, lam, n, reduction="batch")
+    epochs = round(size * lam / lr)  # one time scale
+    for _ in range(epochs):
+        for index in torch.randperm(n, generator=generator).split(size):
+            optimizer.zero_grad()
+            optimizer.loss(losses[index] + 0 * weight, index).backward()
+            optimizer.step()
+    z, root = optimizer.aux.values.double(), (2 * losses).sqrt()
+    assert float(z.mean() / root.mean()) == pytest.approx(1 - math.exp(-size), rel=0.01)
+    away, wanted = z - z.mean(), root - root.mean()
+    closed = float((away @ wanted) / (wanted @ wanted))
+    assert closed == pytest.approx(1 - math.exp(-1), rel=0.1)

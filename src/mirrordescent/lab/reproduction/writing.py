@@ -80,6 +80,12 @@ def _lead(rows: Sequence[Row]) -> Iterable[str]:
         "The paper stops RMD and weight decay when 500 epochs improve the residual or the loss by less than 0.01 %. "
         "Ours have an epoch limit as well; each row says how far its runs went, and why they ended."
     )
+    if any(time_scale(row) > row.epochs for row in rows):
+        yield (
+            "RMD batch moves all z of a batch alike, and tells its samples apart over as many epochs as batch size "
+            "times λ/lr: 1,536 at λ = 1.2. The paper's runs are thousands of epochs long; where ours are shorter than "
+            "that and off, it is said below the table."
+        )
     if any(row.test.deviation is not None for row in rows):
         yield "Over seeds: mean ± standard deviation for test accuracy, the mean for train accuracy."
     yield off_text(rows)
@@ -130,7 +136,25 @@ def _level(level: int, rows: Sequence[Row]) -> Section:
     title = f"{level} % of the labels redrawn"
     off = [f"{row.title} ({row.difference:+.2f})" for row in rows if row.off]
     named = [Text(f"Off: {'; '.join(off)}.")] if off else []
-    return Section(title, [_table(title, rows), *named, *_pictures(level, rows)])
+    short = [Text(text)] if (text := too_short(rows)) else []
+    return Section(title, [_table(title, rows), *named, *short, *_pictures(level, rows)])
+
+
+def too_short(rows: Sequence[Row]) -> str:
+    """Which rows that are off ended before z can have told their samples apart; empty if none did."""
+    scales = {row.title: scale for row in rows if row.off and row.epochs < (scale := time_scale(row))}
+    if not scales:
+        return ""
+    told = "; ".join(f"{title}: {scale:,.0f}" for title, scale in scales.items())
+    return f"Shorter than the epochs over which RMD batch tells samples apart ({told})."
+
+
+def time_scale(row: Row) -> float:
+    """Over how many epochs RMD batch tells samples apart; 0 for the other methods."""
+    run = row.line.counted[0].run
+    if run.algorithm != "rmd" or run.reduction != "batch" or run.lam is None:
+        return 0.0
+    return run.batch_size * run.lam / run.lr
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:
