@@ -10,6 +10,7 @@ from typing import Literal
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.captured import _tensors as tensors_of
@@ -22,6 +23,7 @@ from mirrordescent.lab.models import build
 from mirrordescent.lab.norm import Norm
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.runs import Run, settled
+from mirrordescent.lab.stem import Stem
 from mirrordescent.lab.train import train
 
 pytestmark = [
@@ -55,6 +57,23 @@ def pictures(n: int = 256, side: int = 16) -> Data:
 
 def small(run: Run) -> Run:
     return settled(dataclasses.replace(run, corruption=0.3, epochs=2, batch_size=64), pictures())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_stem_is_the_convolution_up_to_rounding(channels: int) -> None:
+    torch.manual_seed(0)
+    stem = Stem(channels, 64).cuda()
+    x = torch.randn(64, channels, 32, 32, device="cuda")
+    up = torch.randn(64, 64, 32, 32, device="cuda")
+    found = []
+    for way in (stem, lambda x: F.conv2d(x, stem.weight, padding=1)):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = way(x)
+        found.append((out, *torch.autograd.grad(out, stem.weight, up.to(out.dtype))))
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert float((ours - theirs).float().norm() / theirs.float().norm()) < 2**-8
+    assert torch.equal(stem.eval()(x), F.conv2d(x, stem.weight, padding=1))
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.title)

@@ -28,7 +28,21 @@ ORDER = [
 ORDER += ["stopping", "indexed", "pending", "rmd", "robust", "trace", "suspicion", "auditing"]
 CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "__main__", "cli"))
 # data → run → place → job → record → report → command
-LAB = ["files", "names", "passes", "norm", "half", "models", "noise", "data", "runs", "records", "visits", "place"]
+LAB = [
+    "files",
+    "names",
+    "passes",
+    "norm",
+    "half",
+    "stem",
+    "models",
+    "noise",
+    "data",
+    "runs",
+    "records",
+    "visits",
+    "place",
+]
 LAB += [
     "signals",
     "job",

@@ -1,4 +1,4 @@
-"""Batch norm with its sum and relu, and the forward pass in halves, where they are PyTorch's own operations."""
+"""Batch norm with its sum and relu, the forward pass in halves, and the stem, by PyTorch's own operations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from mirrordescent.lab.half import halved
 from mirrordescent.lab.models import BasicBlock, ResNet18
 from mirrordescent.lab.norm import Norm
+from mirrordescent.lab.stem import Stem, convolved
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -84,3 +85,28 @@ def test_a_frozen_weight_has_no_gradient_in_halves() -> None:
     halved(model, torch.randn(3, 4)).sum().backward()
     assert model.one.grad is None
     assert model.two.grad is not None
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 8, 8), (2, 1, 5, 7), (1, 4, 1, 2)])
+def test_a_product_of_patches_is_the_convolution(shape: tuple[int, int, int, int]) -> None:
+    """With its gradient, whatever the layout of the weights."""
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=torch.float64)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        weight = torch.randn(6, shape[1], 3, 3, dtype=torch.float64).to(memory_format=layout).requires_grad_()
+        ours, theirs = convolved(x, weight), F.conv2d(x, weight, padding=1)
+        torch.testing.assert_close(ours, theirs)
+        assert ours.is_contiguous(memory_format=torch.channels_last)
+        up = torch.randn_like(theirs)
+        torch.testing.assert_close(*(torch.autograd.grad(out, weight, up)[0] for out in (ours, theirs)))
+
+
+def test_the_stem_is_a_convolution_to_whoever_asks() -> None:
+    torch.manual_seed(0)
+    stem = Stem(3, 4)
+    torch.manual_seed(0)
+    plain = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+    assert isinstance(stem, nn.Conv2d)
+    assert stem.state_dict().keys() == plain.state_dict().keys()
+    x = torch.randn(2, 3, 8, 8)
+    assert torch.equal(stem(x), plain(x))

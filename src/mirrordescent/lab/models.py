@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mirrordescent.lab.names import unknown
 from mirrordescent.lab.norm import Norm
+from mirrordescent.lab.stem import Stem
 
 
 class BasicBlock(nn.Module):
@@ -46,7 +47,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, classes: int = 10, channels: int = 3) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+        self.conv1 = Stem(channels, 64)
         self.bn1 = Norm(64)
         blocks: list[nn.Module] = []
         width_in = 64

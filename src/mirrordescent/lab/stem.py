@@ -1,0 +1,48 @@
+"""The first convolution of a network for pictures, as a product of matrices on a GPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ALIGNED = 8  # a matrix in bfloat16 has rows of a multiple of so many numbers, or is read slowly
+
+
+class Stem(nn.Conv2d):
+    """A 3×3 convolution that keeps the size of a picture; nn.Conv2d to whoever asks.
+
+    cuDNN's kernels want many channels, and are slow with three. In training in bfloat16 on a GPU the pictures' patches
+    are laid out as rows, and their product with the weights is the convolution; elsewhere it is PyTorch's own.
+    """
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__(channels, width, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:  # (batch, channels, height, width)
+        """The output, (batch, self.out_channels, height, width)."""
+        halves = x.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+        if not (halves and self.training) or x.requires_grad:
+            return super().forward(x)
+        return convolved(x.bfloat16(), self.weight)
+
+
+def convolved(x: Tensor, weight: Tensor) -> Tensor:
+    """F.conv2d(x, weight, padding=1) for a 3×3 weight, in channels-last; x gets no gradient.
+
+    >>> import torch
+    >>> from mirrordescent.lab.stem import convolved
+    >>> convolved(torch.ones(1, 1, 3, 3), torch.ones(1, 1, 3, 3))[0, 0]
+    tensor([[4., 6., 4.],
+            [6., 9., 6.],
+            [4., 6., 4.]])
+    """
+    batch, channels, height, width = x.shape
+    size = 9 * channels
+    spare = -size % ALIGNED
+    with torch.no_grad():
+        windows = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1)).unfold(1, 3, 1).unfold(2, 3, 1)
+        rows = x.new_zeros(batch, height, width, size + spare)
+        rows[..., :size].unflatten(-1, (3, 3, channels)).copy_(windows.permute(0, 1, 2, 4, 5, 3))
+    columns = F.pad(weight.permute(0, 2, 3, 1).flatten(1), (0, spare))
+    return F.linear(rows, columns).permute(0, 3, 1, 2)
