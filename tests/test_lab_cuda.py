@@ -15,15 +15,17 @@ from torch.nn import functional as F
 from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.captured import _tensors as tensors_of
 from mirrordescent.lab.data import Data
-from mirrordescent.lab.engine import engine
+from mirrordescent.lab.engine import engine, side_by_side
 from mirrordescent.lab.half import halved
 from mirrordescent.lab.job import Job
 from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.models import build
 from mirrordescent.lab.norm import Norm
 from mirrordescent.lab.place import Place
+from mirrordescent.lab.records import read
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.stem import Stem
+from mirrordescent.lab.sweep import Work
 from mirrordescent.lab.train import train
 
 pytestmark = [
@@ -269,8 +271,7 @@ def test_a_kernels_counters_are_ready_for_the_next_use() -> None:
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run is on the same pictures."""
-    for module in ("mirrordescent.lab.sweep", "mirrordescent.lab.engine"):
-        monkeypatch.setattr(f"{module}.load", lambda *_: pictures())
+    monkeypatch.setattr("mirrordescent.lab.sweep.load", lambda *_: pictures())
 
 
 @pytest.mark.usefixtures("loaded")
@@ -311,3 +312,16 @@ def test_the_engine_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     records, rest = engine(runs, keeping, place, at_once=3, compile_forward=False)
     assert not rest
     assert [record.rows for record in records] == [record.rows for record in whole]
+
+
+def test_one_run_on_several_data_sets_side_by_side(tmp_path: Path) -> None:
+    """In folders of their own; each is what it is alone."""
+    place, run = Place("cuda", deterministic=True), small(RUNS[3])
+    sets = [pictures(n) for n in (256, 192, 128)]
+    works = [Work(run, data, tmp_path / str(len(data))) for data in sets]
+    ended = side_by_side(works, Keeping(), place, at_once=2)
+    assert [end.status for end in ended] == ["done"] * 3
+    for work in works:
+        alone = train(run, Keeping(tmp_path / "alone" / work.root.name), place, data=work.data, capture=False)
+        assert read(work.root / run.id).rows == alone.rows
+    assert [end.status for end in side_by_side(works, Keeping(), place)] == ["done"] * 3

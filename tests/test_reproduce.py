@@ -380,9 +380,9 @@ def test_rows_need_no_matplotlib() -> None:
     assert result.stdout.strip() == "False"
 
 
-def test_minutes_are_for_a_gpu(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="minutes and at_once are for a GPU"):
-        reproduce(runs_of("40"), Keeping(tmp_path), Place("cpu"), minutes=1)
+def test_side_by_side_is_for_a_gpu(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at_once is for a GPU; a CPU trains one run after another"):
+        reproduce(runs_of("40"), Keeping(tmp_path), Place("cpu"), at_once=2)
 
 
 def test_the_papers_figures_are_packed_with_the_library() -> None:

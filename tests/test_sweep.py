@@ -78,6 +78,23 @@ def test_several_at_once_are_the_same_as_one_by_one(tmp_path: Path) -> None:
     assert all(isinstance(event, Finished) for event in again)  # nothing was trained
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_when_its_minutes_are_over_a_sweep_stops_and_goes_on_later(tmp_path: Path, jobs: int) -> None:
+    runs = grid({"corruption": 0.4, "epochs": 80, "every": 20}, {"lam": [1, 2, 4]})
+    whole = train(runs[0], Keeping(tmp_path / "whole"), CPU)
+    keeping = Keeping(tmp_path / "parts")
+    done, rest = sweep(runs, keeping, CPU, jobs=jobs, minutes=0.5 / 60)
+    assert not done
+    assert [end.run.lam for end in rest] == [1, 2, 4]
+    assert [end.status for end in rest] == ["interrupted"] * jobs + ["waiting"] * (3 - jobs)
+    assert not multiprocessing.active_children()
+    if jobs == 1:  # a worker may not have begun
+        assert [record.status for record in read_all(keeping.root)] == ["interrupted"]
+    parts, rest = sweep(runs[:1], keeping, CPU, jobs=jobs)
+    assert not rest
+    assert parts[0].rows == whole.rows
+
+
 def test_a_failure_leaves_the_others_alone(tmp_path: Path) -> None:
     """Entropy needs positive weights; the default start has others."""
     runs = [Run(potential="entropy", epochs=2), Run(epochs=2), Run(epochs=2, seed=1)]

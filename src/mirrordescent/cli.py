@@ -246,7 +246,7 @@ def reproduce(
     Args:
         table: the corruption level in %, or all of them
         quick: only the first rows, for ten epochs: to see that it works
-        minutes: stop cleanly after so many (GPU)
+        minutes: stop cleanly after so many; the same command goes on later
         at_once: runs side by side (GPU); what the memory holds, at most 8, unless given
         report_only: train nothing; write the report from the records (no GPU, no data needed)
         out: where to write the report; beside the runs unless given

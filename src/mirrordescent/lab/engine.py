@@ -9,19 +9,19 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
 from mirrordescent.lab.captured import Captured
-from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.job import Job
 from mirrordescent.lab.loop import Keeping, Loop, Progress
 from mirrordescent.lab.names import first_line
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, held
-from mirrordescent.lab.runs import Run
-from mirrordescent.lab.sweep import Finished, results, sorted_out
-from mirrordescent.lab.train import signals, source_of
+from mirrordescent.lab.runs import Run, settled
+from mirrordescent.lab.sweep import Finished, Work, deadline, results, sorted_out
+from mirrordescent.lab.train import found, signals
 
 AT_ONCE = 8  # more share the GPU's arithmetic without raising it
 SPARE = 0.1  # of the GPU's memory, for evaluations and the libraries
@@ -44,18 +44,34 @@ def engine(
     half a minute, and ResNet-18 is faster without (see `lab.norm`). What is done already is only read. A run that
     fails is reported, and the others go on. Ctrl-C writes a checkpoint of each and raises KeyboardInterrupt.
     """
-    keeping, place = keeping or Keeping(), place or Place("cuda")
+    keeping = keeping or Keeping()
+    until = deadline(minutes)
+    todo, done, bad = sorted_out(runs, keeping, watch or (lambda _: None))
+    settings: dict[str, Any] = {"at_once": at_once, "until": until, "compile_forward": compile_forward}
+    ended = side_by_side(todo, keeping, place, watch=watch, **settings)
+    return results(keeping, done, bad + ended)
+
+
+def side_by_side(
+    works: Iterable[Work],
+    keeping: Keeping,
+    place: Place | None = None,
+    *,
+    at_once: int | None = None,
+    until: float = float("inf"),
+    compile_forward: bool = False,
+    watch: Callable[[Progress | Finished], None] | None = None,
+) -> list[Finished]:
+    """The same for runs whose data are at hand; returns what became of each. until: by time.monotonic()."""
+    place = place or Place("cuda")
     if place.resolved.type != "cuda":
         raise ValueError(f"the engine is for a GPU, got device {place.device!r}; `sweep` trains on the CPU's cores")
-    until = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
-    hear = watch or (lambda _: None)
-    todo, done, bad = sorted_out(runs, keeping, hear)
     with signals() as signalled, place.taken(), contextlib.ExitStack() as locks:
-        side = _Side(keeping, place, hear, locks, compile_forward=compile_forward)
-        side.go(deque(todo), at_once, lambda: bool(signalled) or time.monotonic() > until)
+        side = _Side(keeping, place, watch or (lambda _: None), locks, compile_forward=compile_forward)
+        side.go(deque(works), at_once, lambda: bool(signalled) or time.monotonic() > until)
         if signalled:
             raise KeyboardInterrupt
-    return results(keeping, done, bad + side.ended)
+    return side.ended
 
 
 class _Side:
@@ -74,9 +90,8 @@ class _Side:
         self.compile_forward = compile_forward
         self.active: list[Loop] = []
         self.ended: list[Finished] = []
-        self.sets: dict[Source, Data] = {}
 
-    def go(self, waiting: deque[Run], at_once: int | None, stop: Callable[[], bool]) -> None:
+    def go(self, waiting: deque[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
         """Until all is done, or `stop()`."""
         while (waiting or self.active) and not stop():
             while waiting and len(self.active) < (at_once or self._room()) and not stop():
@@ -85,7 +100,7 @@ class _Side:
         for loop in self.active:
             loop.interrupt()
             self._end(loop)
-        self.ended += [Finished(run, "waiting") for run in waiting]
+        self.ended += [Finished(work.run, "waiting") for work in waiting]
 
     def _room(self) -> int:
         """How many runs the memory holds: as many as the first one's share goes into it."""
@@ -95,15 +110,17 @@ class _Side:
         each = (total - free) / len(self.active)
         return max(1, min(AT_ONCE, len(self.active) + int((free - SPARE * total) / each)))
 
-    def _start(self, run: Run) -> None:
-        folder = self.keeping.root / run.id
+    def _start(self, work: Work) -> None:
+        run = settled(work.run, work.data)
+        folder = work.root / run.id
         try:
-            source = source_of(run)
-            if source not in self.sets:
-                self.sets[source] = load(source, self.keeping.data_root)
             self.locks.enter_context(held(folder, wait=self.keeping.wait))
-            job = Job(run, self.sets[source], self.place)
-            loop = Loop(job, Record(folder, run), self.keeping, self.hear)
+            record = found(folder, run, work.data)
+            if record is not None and record.status == "done":
+                self._end_with(Finished(run, "done"))
+                return
+            job = Job(run, work.data, self.place)
+            loop = Loop(job, record or Record(folder, run), self.keeping, self.hear)
             if loop.under_way:
                 loop.stepper = Captured(job, compile_forward=self.compile_forward)
                 loop.begin()

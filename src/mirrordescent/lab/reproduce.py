@@ -45,14 +45,12 @@ def reproduce(
 ) -> tuple[list[Record], list[Finished]]:
     """Train the runs: side by side on a GPU, else one by one; what is done is only read.
 
-    minutes: stop cleanly when they are over (on a GPU).
+    minutes: stop cleanly when they are over. at_once: how many side by side, on a GPU.
     """
     if place.resolved.type == "cuda":
         from mirrordescent.lab.engine import engine
 
         return engine(runs, keeping, place, at_once=at_once, minutes=minutes, watch=watch)
-    if minutes is not None or at_once is not None:
-        raise ValueError(
-            "minutes and at_once are for a GPU; on a CPU stop with Ctrl-C, and go on with the same command"
-        )
-    return sweep(runs, keeping, place, jobs=1, watch=watch)
+    if at_once is not None:
+        raise ValueError("at_once is for a GPU; a CPU trains one run after another")
+    return sweep(runs, keeping, place, jobs=1, minutes=minutes, watch=watch)

@@ -6,11 +6,13 @@ import itertools
 import multiprocessing
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, cast
 
 from mirrordescent.lab.data import Data, Source, load
@@ -98,16 +100,19 @@ def sweep(
     place: Place | None = None,
     *,
     jobs: int | None = None,
+    minutes: float | None = None,
     watch: Callable[[Progress | Finished], None] | None = None,
 ) -> tuple[list[Record], list[Finished]]:
-    """Train runs, several at once; returns the records of those that are done, in order, and those that failed.
+    """Train runs, several at once; returns the records of those that are done, in order, and what became of others.
 
     jobs: how many at once; None for one per core, or one on a GPU. Each gets its share of the cores unless `place`
-    says how many threads. What is done already is only read. A run that fails, or whose process is killed, is reported
-    and the others go on. Ctrl-C writes a checkpoint of each and raises KeyboardInterrupt.
+    says how many threads. minutes: stop cleanly when they are over; everything can go on later. What is done already
+    is only read. A run that fails, or whose process is killed, is reported and the others go on. Ctrl-C writes a
+    checkpoint of each and raises KeyboardInterrupt.
     Raises DataError or ValueError before anything starts where data or settings do not go together.
     """
     keeping, place = keeping or Keeping(), place or Place()
+    until = deadline(minutes)
     hear = watch or (lambda _: None)
     if jobs is None:
         jobs = 1 if place.resolved.type == "cuda" else cores()
@@ -117,8 +122,18 @@ def sweep(
     # By what was asked for, not by how many are left: a run that goes on must have the threads that it had.
     place = replace(place, threads=place.threads or max(1, cores() // jobs))
     jobs = min(jobs, len(todo))
-    ended = _one_by_one(todo, keeping, place, hear) if jobs <= 1 else _together(todo, keeping, place, jobs, hear)
+    if jobs <= 1:
+        ended = _one_by_one(todo, keeping, place, hear, until)
+    else:
+        waiting = deque(work.run for work in todo)
+        todo.clear()  # every worker loads the data for itself
+        ended = _together(waiting, keeping, place, jobs, hear, until)
     return results(keeping, done, bad + ended)
+
+
+def deadline(minutes: float | None) -> float:
+    """When that many minutes from now are over, by time.monotonic()."""
+    return float("inf") if minutes is None else time.monotonic() + 60 * minutes
 
 
 def results(keeping: Keeping, done: list[Record], ended: list[Finished]) -> tuple[list[Record], list[Finished]]:
@@ -127,15 +142,24 @@ def results(keeping: Keeping, done: list[Record], ended: list[Finished]) -> tupl
     return sorted(records, key=lambda record: order_of(record.run)), [end for end in ended if end.status != "done"]
 
 
+@dataclass(frozen=True)
+class Work:
+    """A run to train, its data, and the folder of runs that its own is in."""
+
+    run: Run
+    data: Data
+    root: Path
+
+
 def sorted_out(
     runs: Iterable[Run], keeping: Keeping, hear: Callable[[Finished], None]
-) -> tuple[list[Run], list[Record], list[Finished]]:
+) -> tuple[list[Work], list[Record], list[Finished]]:
     """What is to do, what is done, and what cannot be begun.
 
     The data are loaded here once, so that what is wrong with them is told once.
     """
     sets: dict[Source, Data] = {}
-    todo: dict[str, Run] = {}
+    todo: dict[str, Work] = {}
     done: dict[str, Record] = {}
     bad: list[Finished] = []
     for unsettled in runs:
@@ -155,35 +179,31 @@ def sorted_out(
             done[run.id] = record
             hear(Finished(run, "done"))
         else:
-            todo[run.id] = run
+            todo[run.id] = Work(run, sets[source], keeping.root)
     return list(todo.values()), list(done.values()), bad
 
 
-def _one_by_one(runs: list[Run], keeping: Keeping, place: Place, hear: Callable[[Any], None]) -> list[Finished]:
+def _one_by_one(
+    works: list[Work], keeping: Keeping, place: Place, hear: Callable[[Any], None], until: float
+) -> list[Finished]:
     ended = []
-    cache: dict[Source, Data] = {}
-    for run in runs:
-        ended.append(_train_one(run, keeping, place, cache, hear))
+    for work in works:
+        if time.monotonic() > until:
+            ended.append(Finished(work.run, "waiting"))
+            continue
+        ended.append(_train_one(work, keeping, place, hear, lambda: time.monotonic() > until))
         hear(ended[-1])
     return ended
 
 
 def _train_one(
-    run: Run,
-    keeping: Keeping,
-    place: Place,
-    cache: dict[Source, Data],
-    hear: Callable[[Any], None],
-    stop: Callable[[], bool] | None = None,
+    work: Work, keeping: Keeping, place: Place, hear: Callable[[Any], None], stop: Callable[[], bool]
 ) -> Finished:
-    source = source_of(run)
+    keeping = replace(keeping, root=work.root)
     try:
-        if source not in cache:
-            cache.clear()  # one at a time in memory
-            cache[source] = load(source, keeping.data_root)
-        return Finished(run, train(run, keeping, place, data=cache[source], watch=hear, stop=stop).status)
+        return Finished(work.run, train(work.run, keeping, place, data=work.data, watch=hear, stop=stop).status)
     except Exception as error:  # whatever it is, it is this run's, and the others go on
-        return Finished(run, "failed", first_line(error))
+        return Finished(work.run, "failed", first_line(error))
 
 
 class _Worker:
@@ -220,7 +240,7 @@ def _work(pipe: Connection, keeping: Keeping, place: Place) -> None:
     run = None
     try:
         while (run := pipe.recv()) is not None:
-            tell(_train_one(run, keeping, place, cache, tell, lambda: bool(alone)))
+            tell(_train_loaded(run, keeping, place, cache, tell, lambda: bool(alone)))
     except KeyboardInterrupt:
         if run is not None:
             tell(Finished(run, "interrupted"))
@@ -228,16 +248,40 @@ def _work(pipe: Connection, keeping: Keeping, place: Place) -> None:
         pass
 
 
+def _train_loaded(
+    run: Run,
+    keeping: Keeping,
+    place: Place,
+    cache: dict[Source, Data],
+    tell: Callable[[Any], None],
+    stop: Callable[[], bool],
+) -> Finished:
+    """The same in a worker, which keeps the data of its last run."""
+    source = source_of(run)
+    try:
+        if source not in cache:
+            cache.clear()  # one at a time in memory
+            cache[source] = load(source, keeping.data_root)
+    except Exception as error:
+        return Finished(run, "failed", first_line(error))
+    return _train_one(Work(run, cache[source], keeping.root), keeping, place, tell, stop)
+
+
 def _together(
-    runs: list[Run], keeping: Keeping, place: Place, jobs: int, hear: Callable[[Any], None]
+    waiting: deque[Run], keeping: Keeping, place: Place, jobs: int, hear: Callable[[Any], None], until: float
 ) -> list[Finished]:
-    waiting, ended = deque(runs), list[Finished]()
+    ended: list[Finished] = []
     workers = [_Worker(keeping, place) for _ in range(jobs)]
     try:
         for worker in workers:
             worker.give(waiting.popleft())
         while busy := {worker.pipe: worker for worker in workers if worker.run is not None}:
-            for pipe in wait(list(busy)):
+            ready = wait(list(busy), None if until == float("inf") else max(0.0, until - time.monotonic()))
+            if time.monotonic() > until:
+                ended += [Finished(worker.run, "interrupted") for worker in busy.values() if worker.run is not None]
+                ended += [Finished(run, "waiting") for run in waiting]
+                break
+            for pipe in ready:
                 worker = busy[cast(Connection, pipe)]
                 message = _heard(worker)
                 hear(message)
