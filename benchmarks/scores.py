@@ -4,9 +4,9 @@
     python benchmarks/scores.py --data cifar10 --kinds uniform=0.4 pair=0.2 --device cuda --root runs/scores
 
 Every row but the last costs one training run, of the same number of epochs; the last trains five times, for 20 epochs,
-each time on four fifths of the samples. All are runs of the lab: stop it, and the same command goes on. AUROC for "the
-label is wrong", mean over seeds; the audit's estimates beside the truth, and its precision at the number of errors that
-it estimates.
+each time on four fifths of the samples. Cost is in passes over the data, as a multiple of one run's. All are runs of
+the lab, side by side on a GPU: stop it, and the same command goes on. AUROC for "the label is wrong", mean over seeds;
+the audit's estimates beside the truth, and its precision at the number of errors that it estimates.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from torch.nn import functional as F
 import mirrordescent as md
 from mirrordescent.lab.audit.auditing import Asked, judged_by, part_of, run_for
 from mirrordescent.lab.data import Data, Source, load
+from mirrordescent.lab.engine import all_trained, engine
 from mirrordescent.lab.evaluation import auroc, predict
 from mirrordescent.lab.job import Job, given_labels
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import load_checkpoint
 from mirrordescent.lab.runs import Run
-from mirrordescent.lab.sweep import sweep
-from mirrordescent.lab.train import train
+from mirrordescent.lab.sweep import Work, sweep
 
 KINDS = ["uniform=0.2", "uniform=0.4", "pair=0.2", "pair=0.4", "instance=0.2", "instance=0.4"]
 FOLDS = 5
+CROSS_VALIDATED = "self-confidence over five folds (cleanlab's way)"
 SHORT = 20  # epochs of each: longer ones learn their wrong labels by heart, and rank worse
 
 
@@ -96,21 +97,27 @@ ROWS: dict[str, tuple[str, Callable[[Kept], Tensor | None]]] = {
 }
 
 
-def out_of_fold(run: Run, data: Data, keeping: Keeping, place: Place) -> Tensor:
-    """The loss of the given label for a network that has not seen the sample; cleanlab ranks by its self-confidence."""
+def folds(run: Run, data: Data, root: Path) -> list[tuple[Work, Tensor]]:
+    """Training without a fifth of the samples, for each fifth: what is to train, and which samples are left out."""
     given = given_labels(run, data).labels
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(run.seed))
-    score = torch.empty(len(data))
     plain = dataclasses.replace(run, corruption=0.0, noise="uniform", epochs=min(run.epochs, SHORT))
+    works = []
     for fold in range(FOLDS):
         out = order[fold::FOLDS]
         rest = torch.ones(len(data), dtype=torch.bool)
         rest[out] = False
         part = judged_by(part_of(data, rest, given), data.inputs[out], given[out])
-        root = dataclasses.replace(keeping, root=keeping.root / f"{run.id}-folds" / str(fold))
-        folder = train(plain, root, place, data=part).folder
-        job = Job(plain, part, place)
-        state = load_checkpoint(folder)
+        works.append((Work(plain, part, root / f"{run.id}-folds" / str(fold)), out))
+    return works
+
+
+def out_of_fold(works: list[tuple[Work, Tensor]], place: Place) -> Tensor:
+    """The loss of the given label for a network that has not seen the sample; cleanlab ranks by its self-confidence."""
+    score = torch.empty(sum(len(out) for _, out in works))
+    for work, out in works:
+        job = Job(work.run, work.data, place)
+        state = load_checkpoint(work.root / work.run.id)
         assert state is not None
         job.load_state_dict(state["job"])
         with place.taken():
@@ -122,8 +129,6 @@ def out_of_fold(run: Run, data: Data, keeping: Keeping, place: Place) -> Tensor:
 def trained(runs: list[Run], keeping: Keeping, place: Place) -> None:
     """All runs, side by side on a GPU."""
     if place.resolved.type == "cuda":
-        from mirrordescent.lab.engine import engine
-
         _, rest = engine(runs, keeping, place)
     else:
         _, rest = sweep(runs, keeping, dataclasses.replace(place, threads=1))
@@ -131,24 +136,33 @@ def trained(runs: list[Run], keeping: Keeping, place: Place) -> None:
 
 
 def measured(
-    data: Data, arguments: argparse.Namespace, kind: str, seed: int, keeping: Keeping, place: Place
-) -> dict[str, Any]:
-    """AUROC of every row for one noise and seed, and what the audit estimates."""
+    data: Data, arguments: argparse.Namespace, kind: str, keeping: Keeping, place: Place
+) -> list[dict[str, Any]]:
+    """For one noise and every seed: AUROC of every row, and what the audit estimates."""
     noise, rate = kind.split("=")
-    settings: dict[str, Any] = {"model": arguments.model, "corruption": float(rate), "noise": noise, "seed": seed}
-    runs = runs_of(run_for(data, arguments.data, Asked(**settings)))
-    trained(list(runs.values()), keeping, place)
+    settings: dict[str, Any] = {"model": arguments.model, "corruption": float(rate), "noise": noise}
+    settings |= {"epochs": arguments.epochs}
+    by_seed = [runs_of(run_for(data, arguments.data, Asked(**settings, seed=seed))) for seed in range(arguments.seeds)]
+    trained([run for runs in by_seed for run in runs.values()], keeping, place)
+    apart = [] if arguments.no_folds else [folds(runs["SGD"], data, keeping.root) for runs in by_seed]
+    all_trained([work for works in apart for work, _ in works], keeping, place)
+    found = [outcome(runs, data, keeping, place) for runs in by_seed]
+    for one, works in zip(found, apart, strict=False):
+        one["auroc"][CROSS_VALIDATED] = auroc(out_of_fold(works, place), one["changed"])
+    for one in found:
+        del one["changed"]
+    return found
+
+
+def outcome(runs: dict[str, Run], data: Data, keeping: Keeping, place: Place) -> dict[str, Any]:
+    """What one seed's runs show."""
     left = {title: kept(run, data, keeping, place) for title, run in runs.items()}
     wrong = left["audit"].changed
-    found: dict[str, Any] = {}
+    found: dict[str, float | None] = {}
     for row, (title, score) in ROWS.items():
         value = score(left[title])
         assert value is not None
         found[row] = auroc(value, wrong)
-    if not arguments.no_folds:
-        found["self-confidence over five folds (cleanlab's way)"] = auroc(
-            out_of_fold(runs["SGD"], data, keeping, place), wrong
-        )
     audit = left["audit"].audit
     flagged, count = audit.issue, max(1, round(audit.noise * len(audit)))
     estimates = {
@@ -160,7 +174,9 @@ def measured(
         "recall_of_flagged": float(flagged[wrong].double().mean()),
         "brier": float((audit.wrong - wrong.double()).square().mean()),
     }
-    return {"auroc": found, "audit": estimates, "epochs": runs["audit"].epochs, "lam": runs["audit"].lam}
+    epochs = runs["audit"].epochs
+    passes = {"epochs": epochs, "lam": runs["audit"].lam, "folds_cost": (FOLDS - 1) * min(SHORT, epochs) / epochs}
+    return {"auroc": found, "audit": estimates, "changed": wrong, **passes}
 
 
 def summed(results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -170,19 +186,21 @@ def summed(results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         by_kind = {kind: [each["auroc"][row] for each in held] for kind, held in results.items()}
         means = {kind: statistics.mean(values) for kind, values in by_kind.items()}
         spread = {kind: statistics.stdev(values) if len(values) > 1 else None for kind, values in by_kind.items()}
-        table[row] = {"mean": means, "deviation": spread, "all": statistics.mean(means.values())}
+        cost = next(iter(results.values()))[0]["folds_cost"] if row == CROSS_VALIDATED else 1.0
+        table[row] = {"cost": cost, "mean": means, "deviation": spread, "all": statistics.mean(means.values())}
     return table
 
 
 def show(table: dict[str, Any], results: dict[str, list[dict[str, Any]]]) -> None:
     kinds = list(results)
-    print(f"\n{'AUROC':52}" + "".join(f"{kind:>14}" for kind in kinds) + f"{'mean':>10}")
+    print(f"\n{'AUROC':52}{'cost':>6}" + "".join(f"{kind:>14}" for kind in kinds) + f"{'mean':>10}")
     for row, held in table.items():
-        print(f"{row:52}" + "".join(f"{held['mean'][kind]:14.4f}" for kind in kinds) + f"{held['all']:10.4f}")
+        cells = "".join(f"{held['mean'][kind]:14.4f}" for kind in kinds)
+        print(f"{row:52}{held['cost']:6.2f}{cells}{held['all']:10.4f}")
     for key in results[kinds[0]][0]["audit"]:
         values = [[each["audit"][key] for each in results[kind]] for kind in kinds]
         cells = "".join(f"{statistics.mean(v for v in value if v is not None):14.4f}" for value in values)
-        print(f"{'audit: ' + key:52}{cells}")
+        print(f"{'audit: ' + key:58}{cells}")
 
 
 def main() -> None:
@@ -191,6 +209,7 @@ def main() -> None:
     parser.add_argument("--model", default="auto", help="the network; auto is what suits the data")
     parser.add_argument("--kinds", nargs="+", default=KINDS, help="NOISE=RATE")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, help="of every run; chosen from the data unless given")
     parser.add_argument("--no-folds", action="store_true", help="leave out the row that trains five times")
     parser.add_argument("--root", type=Path, default=Path("runs/scores"))
     parser.add_argument("--data-root", type=Path)
@@ -201,15 +220,21 @@ def main() -> None:
     keeping, place = Keeping(arguments.root, data_root=arguments.data_root), Place(arguments.device)
     results: dict[str, list[dict[str, Any]]] = {}
     for kind in arguments.kinds:
-        for seed in range(arguments.seeds):
-            one = measured(data, arguments, kind, seed, keeping, place)
-            results.setdefault(kind, []).append(one)
+        results[kind] = measured(data, arguments, kind, keeping, place)
+        for seed, one in enumerate(results[kind]):
             print(kind, seed, {row: round(value, 4) for row, value in one["auroc"].items()}, flush=True)
     table = summed(results)
     show(table, results)
     record(
         "scores",
-        {"data": arguments.data, "model": arguments.model, "seeds": arguments.seeds, "table": table, "each": results},
+        {
+            "data": arguments.data,
+            "model": arguments.model,
+            "seeds": arguments.seeds,
+            "epochs": arguments.epochs,
+            "table": table,
+            "each": results,
+        },
         arguments.out,
     )
 

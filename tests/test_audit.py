@@ -252,8 +252,8 @@ class TestCompared:
             seen.append(data)
             return train(run, *arguments, data=data, **more)
 
-        for module in ("cleaning", "auditing"):  # the audit of what is trained on has not seen the others either
-            monkeypatch.setattr(f"mirrordescent.lab.audit.{module}.train", spy)
+        for module in ("engine", "audit.auditing"):  # the audit of what is trained on has not seen the others either
+            monkeypatch.setattr(f"mirrordescent.lab.{module}.train", spy)
         everything = Choice(torch.ones(300, dtype=torch.bool), audited.found.given)
         compared(audited, everything, asked, Cleaning(retrain_epochs=1), keeping, CPU)
         assert len(seen) == 3

@@ -8,20 +8,21 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.job import Job
-from mirrordescent.lab.loop import Keeping, Loop, Progress
+from mirrordescent.lab.loop import Keeping, Loop, Progress, Watch
 from mirrordescent.lab.names import first_line
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import Record, held
+from mirrordescent.lab.records import Record, RunError, held, read
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.sweep import Finished, Work, deadline, results, sorted_out
-from mirrordescent.lab.train import found, signals
+from mirrordescent.lab.train import found, signals, train
 
 AT_ONCE = 8  # more share the GPU's arithmetic without raising it
 SPARE = 0.1  # of the GPU's memory, for evaluations and the libraries
@@ -72,6 +73,25 @@ def side_by_side(
         if signalled:
             raise KeyboardInterrupt
     return side.ended
+
+
+def all_trained(works: Sequence[Work], keeping: Keeping, place: Place, *, watch: Watch | None = None) -> list[Record]:
+    """Train all of them, side by side on a GPU and else one after another; returns their records, in their order.
+
+    watch: hears of one run at a time; of the first where all go on together. Raises RunError where one fails.
+    """
+    if place.resolved.type != "cuda":
+        return [train(work.run, replace(keeping, root=work.root), place, data=work.data, watch=watch) for work in works]
+    first = settled(works[0].run, works[0].data) if works else None
+
+    def hear(event: Progress | Finished) -> None:
+        if watch is not None and isinstance(event, Progress) and event.run == first:
+            watch(event)
+
+    for end in side_by_side(works, keeping, place, watch=hear):
+        if end.status == "failed":
+            raise RunError(end.error)
+    return [read(work.root / settled(work.run, work.data).id) for work in works]
 
 
 class _Side:

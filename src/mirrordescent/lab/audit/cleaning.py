@@ -28,11 +28,12 @@ from mirrordescent.lab.audit.rule import chosen
 from mirrordescent.lab.data import Data, DataError
 from mirrordescent.lab.data.split import split
 from mirrordescent.lab.data.whole import Whole
+from mirrordescent.lab.engine import all_trained
 from mirrordescent.lab.loop import Keeping, Watch
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record
 from mirrordescent.lab.runs import Run
-from mirrordescent.lab.train import train
+from mirrordescent.lab.sweep import Work
 
 
 @dataclass(frozen=True)
@@ -194,16 +195,18 @@ def compared(
     trained_on = {"all labels": (torch.ones_like(choice.keep), given), "cleaned": (choice.keep, choice.labels)}
     if audited.changed is not None:
         trained_on["right labels only"] = (~audited.changed, given)
-    outcomes = []
+    works = []
     for name, (keep, labels) in trained_on.items():
         part_rows = rows[keep[rows]]
         if len(labels[part_rows].unique()) < 2:
             raise DataError(f"{data.name}: fewer than two classes are left to train on ({name}); try --no-compare")
         held = part_of(data, part_rows, labels)
         run = recipe_for(held, audited.record.run, cleaning)
-        root = _beside(audited, name.replace(" ", "-"), held, keeping)
-        outcomes.append(Outcome(name, len(held), train(run, root, place, data=held, watch=watch)))
-    return outcomes
+        works.append(Work(run, held, _beside(audited, name.replace(" ", "-"), held, keeping).root))
+    records = all_trained(works, keeping, place, watch=watch)
+    return [
+        Outcome(name, len(work.data), record) for name, work, record in zip(trained_on, works, records, strict=True)
+    ]
 
 
 def recipe_for(data: Data, audit: Run, cleaning: Cleaning) -> Run:
