@@ -268,6 +268,9 @@ class TestCompared:
         run = recipe_for(digits[0].whole.data, audit, Cleaning(recipe=recipe, retrain_epochs=9))
         assert (run.model, run.seed, run.epochs, run.algorithm) == (audit.model, 3, 9, recipe)
         assert not run.corruption
+        assert recipe_for(digits[0].whole.data, audit, Cleaning(mixup=0.4)).mixup == 0.4
+        with pytest.raises(ValueError, match="mixup is for recipe 'sgd'"):
+            Cleaning(recipe="rmd", mixup=0.4)
 
 
 class TestCommand:

@@ -40,6 +40,7 @@ RUNS = [
     Run(lam=2, reduction="batch", potential="2 * l2", momentum=0.5),
     Run(lam=2, loss="elr"),
     Run(algorithm="sgd", loss="gce", momentum=0.9, acceleration="nesterov", decay=1e-3, schedule="cosine"),
+    Run(algorithm="sgd", mixup=0.4),
 ]
 
 

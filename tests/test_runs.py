@@ -66,6 +66,7 @@ def test_every_setting_is_in_the_id() -> None:
     changed = {name: Run(**{name: value}).id for name, value in other.items()}
     changed["acceleration"] = Run(algorithm="sgd", momentum=0.9, acceleration="nesterov").id
     changed["decay"] = Run(algorithm="sgd", decay=5e-4).id
+    changed["mixup"] = Run(algorithm="sgd", mixup=0.2).id
     changed["schedule"] = Run(algorithm="sgd", schedule="cosine").id
     changed["noise"] = Run(noise="pair", corruption=0.1).id
     changed["noise_file"] = Run(noise="file", noise_file="a.txt").id
@@ -97,6 +98,9 @@ def test_whole_numbers_and_text_are_the_numbers_they_say() -> None:
         ({"decay": 1e-4}, "decay is for sgd"),
         ({"algorithm": "sgd", "decay": -1e-4}, "decay must be >= 0"),
         ({"schedule": "cosine"}, "schedule is for sgd"),
+        ({"mixup": 0.2}, "mixup is for sgd"),
+        ({"algorithm": "sgd", "mixup": -1}, "mixup must be >= 0"),
+        ({"algorithm": "sgd", "loss": "elr", "mixup": 0.2}, "mixup does not go with loss 'elr'"),
         ({"algorithm": "sgd", "acceleration": "nesterov"}, "'nesterov' does nothing without momentum"),
         ({"loss": "cse"}, "loss must be one of ce, gce, elr, got 'cse'"),
         ({"algorithm": "sgd", "potential": "l1"}, "potential is for smd and rmd"),

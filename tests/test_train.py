@@ -115,6 +115,27 @@ def test_the_usual_recipe_is_pytorchs(tmp_path: Path) -> None:
     assert all(torch.equal(state[name], w) for name, w in model.state_dict().items())
 
 
+def test_mixup_is_a_mixture_of_inputs_and_of_labels(tmp_path: Path) -> None:
+    """Against soft labels by hand."""
+    run = Run(algorithm="sgd", mixup=0.5, epochs=2, batch_size=16, model="mlp", augment="none", stop="never")
+    data = small()
+    record = trained(tmp_path, run, data)
+    model = build("mlp", (5,), 3, seed=derived(0, "start"))
+    plain = torch.optim.SGD(model.parameters(), run.lr)
+    soft = F.one_hot(data.targets, 3).float()
+    for epoch in (1, 2):
+        plan = visits(len(data), 16, 0, epoch, mixup=0.5)
+        for index, share in zip(plan.index, plan.share, strict=True):
+            partner = index.flip(0)
+            plain.zero_grad()
+            x = share * data.inputs[index] + (1 - share) * data.inputs[partner]
+            F.cross_entropy(model(x), share * soft[index] + (1 - share) * soft[partner]).backward()
+            plain.step()
+    state = torch.load(record.folder / "checkpoint.pt", weights_only=True)["job"]["model"]
+    for name, w in model.state_dict().items():
+        torch.testing.assert_close(state[name], w)
+
+
 def test_the_metrics_are_what_they_say(tmp_path: Path) -> None:
     run = settled(Run(lam=4, corruption=0.4, epochs=3, batch_size=16), small())
     data = small()

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrordescent.lab.visits import PADDING, cropped, padded, visits
+from mirrordescent.lab.visits import PADDING, cropped, mixed, padded, visits
 
 
 @given(st.integers(1, 200), st.integers(1, 50), st.integers(0, 5))
@@ -41,3 +41,21 @@ def test_a_crop_is_the_image_moved_and_mirrored(dtype: torch.dtype) -> None:
         wanted = whole[index[k], :, top[k] : top[k] + 5, left[k] : left[k] + 7]
         assert torch.equal(out[k], wanted.flip(2) if flip[k] else wanted)
     assert torch.equal(out[1], images[0])  # in the middle, not flipped: the image itself
+
+
+def test_shares_are_drawn_apart_from_everything_else() -> None:
+    plain, mixes = visits(1000, 2, seed=0, epoch=1, augment="crop"), visits(1000, 2, 0, 1, "crop", mixup=0.4)
+    assert all(torch.equal(a, b) for a, b in zip(tuple(plain)[:4], tuple(mixes)[:4], strict=True))
+    assert torch.equal(plain.share, torch.ones(500))
+    assert 0.5 <= float(mixes.share.min()) < 0.6 < 0.99 < float(mixes.share.max()) <= 1
+    beta = torch.distributions.Beta(0.4, 0.4)
+    torch.testing.assert_close(
+        (mixes.share * (1 - mixes.share)).mean(), beta.mean**2 - beta.variance, atol=0.01, rtol=0
+    )
+    assert not torch.equal(mixes.share, visits(1000, 2, 0, 2, "crop", mixup=0.4).share)
+
+
+def test_mixtures_are_the_same_whichever_of_a_pair_comes_first() -> None:
+    x, share = torch.randn(6, 3), torch.tensor(0.3)
+    torch.testing.assert_close(mixed(x, share), mixed(x, 1 - share).flip(0))
+    assert torch.equal(mixed(x, torch.tensor(1.0)), x)

@@ -17,7 +17,7 @@ from mirrordescent.lab.models import build
 from mirrordescent.lab.noise import Corrupted, corrupt
 from mirrordescent.lab.place import Place, precision
 from mirrordescent.lab.runs import Run, derived
-from mirrordescent.lab.visits import Visits, cropped, padded, visits
+from mirrordescent.lab.visits import Visits, cropped, mixed, padded, visits
 
 
 class Job:
@@ -72,7 +72,9 @@ class Job:
 
     def drawn(self, epoch: int) -> Visits:
         """What an epoch visits, on the device."""
-        return visits(len(self.data), self.batch, self.run.seed, epoch, self.run.augment).to(self.device)
+        return visits(len(self.data), self.batch, self.run.seed, epoch, self.run.augment, self.run.mixup).to(
+            self.device
+        )
 
     def begin(self, epoch: int, first: int = 0) -> None:
         """Draw the epoch's visits, and stand before its step `first`."""
@@ -93,20 +95,21 @@ class Job:
     def step(self) -> None:
         """The next step of the epoch."""
         assert self.visits is not None
-        plan, k = self.visits, self.next
-        self.descend(plan.index[k], plan.top[k], plan.left[k], plan.flip[k])
+        self.descend(*(table[self.next] for table in self.visits))
         self.next += 1
 
     def wait(self) -> None:
         """Until every step is done: whoever reads a result waits for it anyway."""
 
-    def descend(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> None:
+    def descend(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor, share: Tensor) -> None:
         """One training step on the samples `index`; the host waits for nothing."""
         x = cropped(self.pictures, index, top, left, flip) if self.crops else self.pictures[index]
-        y = self.targets[index]
+        x, y = self.scaled(x), self.targets[index]
         with self.place.autocast(self.run):
-            outputs = self.call(self.model, self.scaled(x))
+            outputs = self.call(self.model, mixed(x, share) if self.run.mixup else x)
         losses, root = self._losses(outputs, y, index)
+        if self.run.mixup:  # no loss of a single sample: SGD's mean is all that it is for
+            losses = share * losses + (1 - share) * self._losses(outputs, y.flip(0), index.flip(0))[0]
         if isinstance(self.optimizer, md.RMD):
             loss = self.optimizer.loss(losses, index, root=root if self.run.reduction == "sample" else None)
         else:
@@ -178,6 +181,8 @@ class Notes(nn.Module):
         super().__init__()
         if data.classes is None and run.loss != "ce":
             raise ValueError(f"loss {run.loss!r} is for classes, but {data.name} is a regression")
+        if data.classes is None and run.mixup:
+            raise ValueError(f"mixup is for classes, but {data.name} is a regression")
         self.trace = None if data.classes is None else md.Trace(len(data), data.classes)
         early = data.classes is not None and run.loss == "elr"
         self.early = md.EarlyLearning(len(data), data.classes or 0) if early else None

@@ -66,6 +66,8 @@ class Run:
     """sgd: weight decay, as torch.optim.SGD takes it"""
     schedule: Literal["constant", "cosine"] = "constant"
     """sgd: the step size from epoch to epoch; cosine falls to 0 over --epochs"""
+    mixup: float = 0.0
+    """sgd: train on mixtures of two samples and of their labels, in shares drawn from Beta(mixup, mixup)"""
     batch_size: int = 32
     """samples per step; a last batch that is not full is left out of the epoch"""
     epochs: int = 100
@@ -119,8 +121,9 @@ class Run:
             words.append(self.potential)
         if self.loss != "ce":
             words.append(self.loss)
-        if self.schedule != "constant" or self.decay:  # the usual recipe, not the paper's plain one
-            words += ["with", *(["decay"] if self.decay else []), *(["cosine"] if self.schedule == "cosine" else [])]
+        beside = {"decay": self.decay, "cosine": self.schedule == "cosine", "mixup": self.mixup}
+        if named := [name for name, there in beside.items() if there]:  # the usual recipe, not the paper's plain one
+            words += ["with", *named]
         title = " ".join(words)
         return title if self.lam is None else f"{title}, λ = {self.lam:g}"
 
@@ -198,6 +201,7 @@ def _check_numbers(run: Run) -> None:
         ("lr", 0 < run.lr < math.inf, "> 0"),
         ("momentum", 0 <= run.momentum < 1, "in [0, 1)"),
         ("decay", 0 <= run.decay < math.inf, ">= 0"),
+        ("mixup", 0 <= run.mixup < math.inf, ">= 0"),
         ("batch_size", run.batch_size >= 1, ">= 1"),
         ("epochs", run.epochs >= 1, ">= 1"),
         ("patience", run.patience >= 1, ">= 1"),
@@ -222,9 +226,11 @@ def _check_nothing_inert(run: Run) -> None:
     for name in ("reduction", "penalty"):
         if run.algorithm != "rmd" and getattr(run, name) != _DEFAULTS[name]:
             raise ValueError(f"{name} is for rmd, and does nothing in {run.algorithm}")
-    for name in ("acceleration", "decay", "schedule"):
+    for name in ("acceleration", "decay", "schedule", "mixup"):
         if run.algorithm != "sgd" and getattr(run, name) != _DEFAULTS[name]:
             raise ValueError(f"{name} is for sgd, and does nothing in {run.algorithm}")
+    if run.mixup and run.loss == "elr":
+        raise ValueError("mixup does not go with loss 'elr', which remembers what a sample by itself was taken for")
     if run.acceleration == "nesterov" and not run.momentum:
         raise ValueError("acceleration 'nesterov' does nothing without momentum")
     if run.noise == "file" and run.noise_file is None:

@@ -27,9 +27,9 @@ from mirrordescent.lab.train import found, source_of, train
 # which settings an algorithm does not have; a grid leaves them out there
 _WITHOUT: dict[str, tuple[str, ...]] = {
     "sgd": ("lam", "potential", "reduction", "penalty"),
-    "smd": ("lam", "reduction", "penalty", "acceleration", "decay", "schedule"),
-    "weight-decay": ("potential", "reduction", "penalty", "acceleration", "decay", "schedule"),
-    "rmd": ("acceleration", "decay", "schedule"),
+    "smd": ("lam", "reduction", "penalty", "acceleration", "decay", "schedule", "mixup"),
+    "weight-decay": ("potential", "reduction", "penalty", "acceleration", "decay", "schedule", "mixup"),
+    "rmd": ("acceleration", "decay", "schedule", "mixup"),
 }
 
 

@@ -6,8 +6,10 @@ epoch sees what it would have seen, a GPU sees what a CPU sees, and a captured s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,6 +27,7 @@ class Visits:
     top: Tensor  # (steps, batch), where the crop begins, 0 to 2·PADDING
     left: Tensor  # (steps, batch)
     flip: Tensor  # (steps, batch), bool
+    share: Tensor  # (steps,), of a sample in what the network sees of it; the rest is its partner's (see `mixed`)
 
     def __len__(self) -> int:
         """How many steps."""
@@ -32,11 +35,17 @@ class Visits:
 
     def to(self, device: torch.device) -> Visits:
         """The same on a device."""
-        return Visits(self.index.to(device), self.top.to(device), self.left.to(device), self.flip.to(device))
+        return Visits(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """The tables, in their order."""
+        return (getattr(self, field.name) for field in fields(self))
 
 
-def visits(n: int, batch: int, seed: int, epoch: int, augment: str = "none") -> Visits:
+def visits(n: int, batch: int, seed: int, epoch: int, augment: str = "none", mixup: float = 0.0) -> Visits:
     """The batches of an epoch over n samples; what does not fill a batch is left out, another part of it every time.
+
+    mixup: a batch's shares are drawn from Beta(mixup, mixup); 0 is none.
 
     >>> plan = visits(10, 4, seed=0, epoch=1)
     >>> plan.index.shape, len(plan.index.unique())
@@ -52,7 +61,11 @@ def visits(n: int, batch: int, seed: int, epoch: int, augment: str = "none") -> 
         left = torch.randint(2 * PADDING + 1, (steps, batch), generator=generator)
     if augment == "crop-flip":
         flip = torch.rand(steps, batch, generator=generator) < 0.5
-    return Visits(index, top, left, flip)
+    share = torch.ones(steps)
+    if mixup:
+        drawn = np.random.default_rng(derived(seed, "mixup", epoch)).beta(mixup, mixup, steps)
+        share = torch.from_numpy(np.maximum(drawn, 1 - drawn)).float()  # in pairs it is the same, and ≥ ½
+    return Visits(index, top, left, flip, share)
 
 
 def padded(images: Tensor) -> Tensor:  # (n, channels, height, width)
@@ -72,3 +85,8 @@ def cropped(images: Tensor, index: Tensor, top: Tensor, left: Tensor, flip: Tens
     columns = left[:, None] + torch.where(flip[:, None], width - 1 - across, across)  # (batch, width)
     batch = images[index[:, None, None], :, rows[:, :, None], columns[:, None, :]]  # (batch, height, width, channels)
     return batch.permute(0, 3, 1, 2)
+
+
+def mixed(x: Tensor, share: Tensor) -> Tensor:
+    """Every sample of a batch with its partner, the first with the last and so on (mixup; Zhang et al. 2018)."""
+    return share * x + (1 - share) * x.flip(0)

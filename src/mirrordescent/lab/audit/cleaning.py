@@ -52,6 +52,8 @@ class Cleaning:
     """train again by SGD (Nesterov, weight decay, cosine), or by RMD as for the audit"""
     retrain_epochs: int | None = None
     """passes over the data when training again"""
+    mixup: float = 0.0
+    """of --recipe sgd, as in rmd train"""
     no_compare: bool = False
     """do not train again on all labels and on the cleaned ones"""
 
@@ -62,6 +64,8 @@ class Cleaning:
             raise ValueError(f"rounds must be >= 1, got {self.rounds}")
         if self.retrain_epochs is not None and self.retrain_epochs < 1:
             raise ValueError(f"retrain_epochs must be >= 1, got {self.retrain_epochs}")
+        if self.mixup and self.recipe != "sgd":
+            raise ValueError("mixup is for recipe 'sgd'")
         if not self.relabel and self.confidence != Cleaning.confidence:
             raise ValueError("confidence does nothing without relabel")
         if self.decisions is not None and (self.relabel or self.rounds > 1):
@@ -219,6 +223,6 @@ def recipe_for(data: Data, audit: Run, cleaning: Cleaning) -> Run:
         deep = audit.model == "resnet18"
         epochs = cleaning.retrain_epochs or (50 if deep else choice.epochs)
         how = {"algorithm": "sgd", "lr": 0.1 if deep else 0.02, "momentum": 0.9, "acceleration": "nesterov"}
-        how |= {"decay": 5e-4, "schedule": "cosine"}
+        how |= {"decay": 5e-4, "schedule": "cosine", "mixup": cleaning.mixup}
     how |= {"epochs": epochs, "batch_size": choice.batch_size, "stop": "never"}
     return Run.from_dict({**same, **how, "every": math.ceil(epochs / EVALUATIONS)})
