@@ -60,6 +60,7 @@ LAB += [
     "reproduction",
     "reproduce",
     "demo",
+    "watching",
     "display",
     "usage",
 ]

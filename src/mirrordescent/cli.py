@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 try:
+    import rich  # noqa: F401
     import tyro
-    from rich.console import Console
 except ImportError:  # pragma: no cover - an install without the extra
     sys.exit("rmd: the command needs more than the library: pip install 'mirrordescent[lab]'")
 
@@ -26,25 +26,19 @@ from mirrordescent import __version__
 from mirrordescent.lab.audit.auditing import Asked
 from mirrordescent.lab.audit.cleaning import Cleaning
 from mirrordescent.lab.data import DataError
+from mirrordescent.lab.display import show, show_audit, show_cleaned, show_data, show_reproduction, show_states
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.names import unknown
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import Record, RunError, read_all
+from mirrordescent.lab.records import RunError, read_all
 from mirrordescent.lab.runs import Run
 from mirrordescent.lab.signals import handled
 from mirrordescent.lab.usage import called
-
-if TYPE_CHECKING:
-    from mirrordescent.lab.reproduce import Pages
+from mirrordescent.lab.watching import Watching, console, say, transfers
 
 Name = Annotated[str, tyro.conf.Positional]
 Folder = Annotated[Path, tyro.conf.Positional]
 Local = Annotated[Path | None, tyro.conf.arg(name="from")]  # a word that Python keeps to itself
-
-
-def console() -> Console:
-    """For what people read while it runs; results go to the standard output."""
-    return Console(stderr=True)
 
 
 def train(run: Run, keeping: Keeping, place: Place, json: bool = False) -> int:
@@ -56,17 +50,14 @@ def train(run: Run, keeping: Keeping, place: Place, json: bool = False) -> int:
         json: print the record for machines
     """
     from mirrordescent.lab import train as lab
-    from mirrordescent.lab.display import Watching
 
     with Watching(console(), total=1) as watch:
         record = lab.train(run, keeping, place, watch=watch)
     show([record], json=json)
     for note in record.data["notes"]:
-        console().print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+        say(f"note: {note}")
     before = "" if watch.tasks else " before, nothing was trained now"
-    console().print(
-        f"{record.folder}: {record.status}{before}, {record.epochs} epochs", highlight=False, soft_wrap=True
-    )
+    say(f"{record.folder}: {record.status}{before}, {record.epochs} epochs")
     return 0
 
 
@@ -96,7 +87,6 @@ def sweep(
         json: print the records for machines
     """
     from mirrordescent.lab import sweep as lab
-    from mirrordescent.lab.display import Watching
 
     base = {name: value for name, value in run.to_dict().items() if value != Base().to_dict()[name]}
     runs = lab.grid(base, lab.parse_axes(grid))
@@ -104,7 +94,7 @@ def sweep(
         records, failed = lab.sweep(runs, keeping, place, jobs=jobs, watch=watch)
     show(records, json=json)
     if failed:
-        console().print(f"rmd: {len(failed)} of {len(runs)} runs failed; the others are in {keeping.root}")
+        say(f"rmd: {len(failed)} of {len(runs)} runs failed; the others are in {keeping.root}")
     return 1 if failed else 0
 
 
@@ -120,7 +110,7 @@ def report(folder: Folder, out: Path | None = None, json: bool = False) -> int:
 
     made = write_report(folder, out)
     show(read_all(folder), json=json)
-    console().print(f"report: {made.html}", highlight=False, soft_wrap=True)
+    say(f"report: {made.html}")
     return 0
 
 
@@ -140,7 +130,6 @@ def audit(
     """
     from mirrordescent.lab.audit.auditing import audit_data
     from mirrordescent.lab.audit.telling import write_audit
-    from mirrordescent.lab.display import Watching, show_audit
 
     if top < 0:
         raise ValueError(f"top must be >= 0, got {top}")
@@ -154,9 +143,9 @@ def audit(
     else:
         show_audit(audited, top)
     for note in audited.whole.data.notes:
-        console().print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+        say(f"note: {note}")
     for path in written:
-        console().print(str(path), highlight=False, soft_wrap=True)
+        say(str(path))
     return 0
 
 
@@ -178,7 +167,6 @@ def clean(
     """
     from mirrordescent.lab.audit import cleaning as lab
     from mirrordescent.lab.audit.auditing import audit_whole, whole_of
-    from mirrordescent.lab.display import Watching, show_cleaned
 
     whole = whole_of(data, asked, keeping)
     out = lab.copy_path(whole, out)  # what is wrong with a path or a file is told before anything is trained
@@ -191,7 +179,7 @@ def clean(
         )
     written = audited.whole.write(out, choice.keep, choice.labels)
     show_cleaned(audited, choice, outcomes)
-    console().print(f"{out}: {len(written):,} file{'s' if len(written) > 1 else ''}", highlight=False, soft_wrap=True)
+    say(f"{out}: {len(written):,} file{'s' if len(written) > 1 else ''}")
     return 0
 
 
@@ -211,7 +199,6 @@ def demo(
     """
     from mirrordescent.lab import sweep as lab
     from mirrordescent.lab.demo import demo_runs
-    from mirrordescent.lab.display import Watching
     from mirrordescent.lab.report import write_report
 
     if seeds < 1:
@@ -222,7 +209,7 @@ def demo(
     show(records, json=json)
     if failed:
         return 1
-    console().print(f"report: {write_report(out).html}", highlight=False, soft_wrap=True)
+    say(f"report: {write_report(out).html}")
     return 0
 
 
@@ -253,7 +240,6 @@ def reproduce(
         json: print the records for machines
     """
     from mirrordescent.lab import reproduce as lab
-    from mirrordescent.lab.display import Watching
 
     if report_only:
         if table != "all" or quick or minutes is not None or at_once is not None:
@@ -268,7 +254,7 @@ def reproduce(
     found = read_all(keeping.root) if records or any(end.status == "interrupted" for end in rest) else []
     show_reproduction(records, lab.write_page(found, keeping, out) if lab.compared(found) else None, json=json)
     if rest:
-        console().print(f"rmd: {len(records)} of {len(runs)} runs are done; the same command goes on with the others")
+        say(f"rmd: {len(records)} of {len(runs)} runs are done; the same command goes on with the others")
     return 1 if any(end.status == "failed" for end in rest) else 0
 
 
@@ -279,8 +265,6 @@ def data_list(root: Path | None = None, json: bool = False) -> int:
         root: folder of the fetched data sets
         json: print the list for machines
     """
-    from mirrordescent.lab.display import show_data
-
     show_data(root, json=json)
     return 0
 
@@ -296,11 +280,10 @@ def data_fetch(name: Name, from_: Local = None, root: Path | None = None) -> int
         root: folder of the fetched data sets
     """
     from mirrordescent.lab.data.fetch import fetch
-    from mirrordescent.lab.display import transfers
 
     with transfers(console()) as watch:
         folder = fetch(name, root, from_, watch)
-    console().print(f"{name}: {folder}, MD5 sums match", highlight=False, soft_wrap=True)
+    say(f"{name}: {folder}, MD5 sums match")
     return 0
 
 
@@ -312,7 +295,6 @@ def data_verify(name: Name, root: Path | None = None) -> int:
         root: folder of the fetched data sets
     """
     from mirrordescent.lab.data.official import remedy, verify
-    from mirrordescent.lab.display import show_states, transfers
 
     with transfers(console()) as watch:
         states = verify(name, root, watch)
@@ -320,30 +302,6 @@ def data_verify(name: Name, root: Path | None = None) -> int:
     if any(state.state != "ok" for state in states):
         raise DataError(f"{name} is not whole; {remedy(name, root)}")
     return 0
-
-
-def show(records: Sequence[Record], *, json: bool) -> None:
-    """The runs on the standard output: a table for people, JSON for machines (histograms stay in run.json)."""
-    if json:
-        rows = [{name: value for name, value in record.to_dict().items() if name != "histograms"} for record in records]
-        sys.stdout.write(json_format.dumps(rows, indent=1) + "\n")
-        return
-    from mirrordescent.lab.display import show_table
-
-    show_table(records)
-
-
-def show_reproduction(records: Sequence[Record], report: Pages | None, *, json: bool) -> None:
-    """The runs beside the paper's on the standard output, and where the report is."""
-    from mirrordescent.lab.display import show_comparison
-    from mirrordescent.lab.reproduce import compared
-
-    if json:
-        show(records, json=True)
-    else:
-        show_comparison(compared(records))
-    for name, path in [] if report is None else report.named:
-        console().print(f"{name}: {path}", highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)

@@ -1,165 +1,67 @@
-"""What a person sees on the terminal: progress while it runs, a table at the end. Machines get JSON instead."""
+"""What a person sees at the end: results as tables on the standard output. Machines get JSON instead."""
 
 from __future__ import annotations
 
 import dataclasses
+import json as json_format
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 
-from mirrordescent.lab import loop
 from mirrordescent.lab.audit.auditing import Audited
 from mirrordescent.lab.audit.cleaning import Choice, Outcome
 from mirrordescent.lab.audit.telling import sentences
 from mirrordescent.lab.data import official
 from mirrordescent.lab.records import Record
-from mirrordescent.lab.records import Row as Metrics
 from mirrordescent.lab.report.table import NOTHING, Line, tasks
-from mirrordescent.lab.reproduce import Row
-from mirrordescent.lab.sweep import Finished
+from mirrordescent.lab.reproduce import Pages, Row, compared
+from mirrordescent.lab.watching import say
 
 CLASSES = 20  # lines of an audit's table
-EVERY = 10.0  # seconds between lines where there is no terminal to draw on
 
 
-def percent(value: float | None) -> str:
-    """A fraction for people.
-
-    >>> percent(0.9414), percent(None)
-    ('94.1 %', '–')
-    """
-    return "–" if value is None else f"{100 * value:.1f} %"
-
-
-def standing(row: Metrics) -> str:
-    """The last evaluation in a few words."""
-    if not row:
-        return ""
-    if row["test_accuracy"] is None:
-        return f"test loss {row['test_loss']:.4g}" if row["test_loss"] is not None else "loss not finite"
-    learnt = "" if row["wrong_fitted"] is None else f", wrong labels learnt {percent(row['wrong_fitted'])}"
-    return f"test {percent(row['test_accuracy'])}{learnt}"
+def show(records: Sequence[Record], *, json: bool) -> None:
+    """The runs: a table for people, JSON for machines (histograms stay in run.json)."""
+    if json:
+        rows = [{name: value for name, value in record.to_dict().items() if name != "histograms"} for record in records]
+        sys.stdout.write(json_format.dumps(rows, indent=1) + "\n")
+    else:
+        show_table(records)
 
 
-class Watching:
-    """The progress of one run or of many; a live display on a terminal, a line now and then elsewhere.
-
-    total: how many runs there are.
-    """
-
-    def __init__(self, console: Console, total: int) -> None:
-        self.console, self.total, self.ended, self.said = console, total, 0, time.monotonic()
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[standing]}", style="dim"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self.tasks: dict[str, TaskID] = {}
-        self.all = self.bars.add_task("runs", total=total, standing="") if total > 1 else None
-
-    def __enter__(self) -> Watching:
-        """Begin to draw."""
-        self.bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the terminal as it was."""
-        self.bars.stop()
-
-    def __call__(self, event: loop.Progress | Finished) -> None:
-        """Show what a run says."""
-        if isinstance(event, Finished):
-            self._finish(event)
-            return
-        key = event.run.id
-        if key not in self.tasks:
-            self.tasks[key] = self.bars.add_task(event.run.title, total=event.run.epochs, standing="")
-        where = event.epoch + event.step / event.steps
-        self.bars.update(self.tasks[key], completed=round(where, 2), standing=standing(event.row))
-        if not self.console.is_terminal and time.monotonic() - self.said > EVERY:
-            self.said = time.monotonic()
-            words = [f"epoch {where:.1f} of {event.run.epochs}", standing(event.row)]
-            self.console.print(f"{event.run.title}: {', '.join(word for word in words if word)}", highlight=False)
-
-    def _finish(self, event: Finished) -> None:
-        self.ended += 1
-        if event.run.id in self.tasks:
-            self.bars.remove_task(self.tasks.pop(event.run.id))
-        if self.all is not None:
-            self.bars.update(self.all, completed=self.ended)
-        if event.status == "failed":
-            self.console.print(f"[red]failed[/red] {event.run.title} ({event.run.id}): ", end="")
-            self.console.print(event.error, markup=False)
-        elif self.total > 1 and not self.console.is_terminal:
-            self.console.print(f"{self.ended} of {self.total}: {event.run.title}, {event.status}")
+def show_reproduction(records: Sequence[Record], report: Pages | None, *, json: bool) -> None:
+    """The runs beside the paper's, and where the report is."""
+    if json:
+        show(records, json=True)
+    else:
+        show_comparison(compared(records))
+    for name, path in [] if report is None else report.named:
+        say(f"{name}: {path}")
 
 
-@contextmanager
-def transfers(console: Console) -> Iterator[Callable[[official.Progress], None]]:
-    """Bars for bytes, one per file that is downloaded, written or checked; lines for everything else."""
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    tasks: dict[tuple[str, str], TaskID] = {}
-
-    def watch(event: official.Progress) -> None:
-        if not event.total:
-            console.print(f"{event.action} {event.file} {event.detail}".strip(), markup=False, highlight=False)
-            return
-        key = (event.action, event.file)
-        if key not in tasks:
-            tasks[key] = bars.add_task(f"{event.action} {event.file}", total=event.total)
-        bars.update(tasks[key], completed=event.done)
-
-    with bars:
-        yield watch
+def _table(headings: Iterable[str], words: Container[str], title: str = "") -> Table:
+    """An empty table: columns of words stand to the left and may be wrapped, figures to the right and never are."""
+    table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in headings:
+        left = heading in words
+        table.add_column(heading, justify="left" if left else "right", no_wrap=not left, overflow="fold")
+    return table
 
 
 def show_table(records: Sequence[Record]) -> None:
-    """The runs on the standard output, one line per setting, task after task; narrow enough for any terminal."""
-    console = Console()
+    """The runs, one line per setting, task after task; narrow enough for any terminal."""
     for task in tasks(records):
-        shown = Table(title=escape(task.title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         columns = [(heading, cell) for heading, cell in TERMINAL if any(cell(line) for line in task.lines)]
-        for heading, _ in columns:
-            words = heading in ("", "ended")  # which may be long and are wrapped; figures never are
-            shown.add_column(heading, justify="left" if words else "right", no_wrap=not words)
+        shown = _table([heading for heading, _ in columns], {"", "ended"}, task.title)
         for line in task.lines:
             shown.add_row(*[escape(cell(line)) for _, cell in columns], style="bold green" if line.best else None)
-        console.print(shown)
+        Console().print(shown)
 
 
 def _figure(key: str, form: str, scale: float = 1.0) -> Callable[[Line], str]:
@@ -184,12 +86,10 @@ TERMINAL: tuple[tuple[str, Callable[[Line], str]], ...] = (
 
 
 def show_comparison(rows: Sequence[Row]) -> None:
-    """The paper's tables and ours on the standard output."""
+    """The paper's tables and ours."""
     for corruption in dict.fromkeys(row.corruption for row in rows):
-        title = f"{corruption} % of the labels redrawn"
-        shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for heading in ("", "epochs", "train\n%", "paper", "test\n%", "paper", "by"):
-            shown.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+        headings = ("", "epochs", "train\n%", "paper", "test\n%", "paper", "by")
+        shown = _table(headings, {""}, f"{corruption} % of the labels redrawn")
         for row in rows:
             if row.corruption == corruption:
                 cells = [row.train.text(".1f"), _or_nothing(row.paper_train), row.test.text(".1f")]
@@ -199,14 +99,12 @@ def show_comparison(rows: Sequence[Row]) -> None:
 
 
 def show_audit(audited: Audited, top: int) -> None:
-    """What an audit found, class by class, and its top suspects, on the standard output."""
+    """What an audit found, class by class, and its top suspects."""
     found, out = audited.found, Console()
     names = audited.whole.class_names
     for sentence in sentences(audited):
         out.print(sentence, highlight=False, markup=False)
-    classes = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("given label", "samples", "wrong %", "flagged"):
-        classes.add_column(heading, justify="left" if heading == "given label" else "right", no_wrap=True)
+    classes = _table(("given label", "samples", "wrong %", "flagged"), {"given label"})
     worst = found.noise_by_class.argsort(descending=True)[:CLASSES].tolist()
     for label in sorted(worst):
         name, here = names[label], found.given == label
@@ -216,9 +114,8 @@ def show_audit(audited: Audited, top: int) -> None:
     out.print(classes)
     if len(names) > CLASSES:
         out.print(f"(the {CLASSES} classes with the largest share of {len(names):,})", highlight=False)
-    suspects = Table(title="most suspicious", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("", "given", "suggested", "wrong with\nprobability", "confidence\nin suggestion"):
-        suspects.add_column(heading, justify="right" if "\n" in heading else "left")
+    words = ("", "given", "suggested")
+    suspects = _table((*words, "wrong with\nprobability", "confidence\nin suggestion"), words, "most suspicious")
     for i in found.order[:top].tolist():
         if bool(found.issue[i]):
             given, suggested = names[int(found.given[i])], names[int(found.suggested[i])]
@@ -229,7 +126,7 @@ def show_audit(audited: Audited, top: int) -> None:
 
 
 def show_cleaned(audited: Audited, choice: Choice, outcomes: Sequence[Outcome]) -> None:
-    """What was left out or relabelled, and what training on the rest is worth, on the standard output."""
+    """What was left out or relabelled, and what training on the rest is worth."""
     out, n = Console(), len(choice.keep)
     dropped, renamed = int((~choice.keep).sum()), int((choice.keep & (choice.labels != audited.found.given)).sum())
     out.print(f"Of {n:,} samples {dropped:,} are left out and {renamed:,} relabelled.", highlight=False)
@@ -243,9 +140,7 @@ def show_cleaned(audited: Audited, choice: Choice, outcomes: Sequence[Outcome]) 
     judged = f"the test set ({count:,} samples)"
     if not audited.whole.held_out:
         judged = f"a fifth that was set aside ({count:,} samples), by its given labels"
-    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("trained on", "samples", "test %"):
-        shown.add_column(heading, justify="left" if heading == "trained on" else "right", no_wrap=True)
+    shown = _table(("trained on", "samples", "test %"), {"trained on"})
     for outcome in outcomes:
         accuracy = outcome.record.final["test_accuracy"]
         cell = NOTHING
@@ -267,10 +162,8 @@ def show_data(root: Path | None, *, json: bool) -> None:
         rows = [{**dataclasses.asdict(item), "folder": str(item.folder)} for item in listed]
         print_json(rows)
         return
-    shown = Table(box=SIMPLE_HEAD)
-    for heading in ("name", "state", "training", "test", "classes", "where, or how to get it"):
-        number = heading in ("training", "test", "classes")
-        shown.add_column(heading, justify="right" if number else "left", overflow="fold")
+    where = "where, or how to get it"
+    shown = _table(("name", "state", "training", "test", "classes", where), {"name", "state", where})
     shown.add_row("digits", "built in", "1,200", "597", "10", "scikit-learn's")
     shown.add_row("regression", "built in", "100", "100", NOTHING, "made from a seed")
     for item in listed:

@@ -1,0 +1,145 @@
+"""What a person sees while it runs: bars on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from mirrordescent.lab import loop
+from mirrordescent.lab.data import official
+from mirrordescent.lab.records import Row
+from mirrordescent.lab.sweep import Finished
+
+EVERY = 10.0  # seconds between lines where there is no terminal to draw on
+
+
+def console() -> Console:
+    """For what people read while it runs; results go to the standard output."""
+    return Console(stderr=True)
+
+
+def say(line: str) -> None:
+    """A line for people, as it is."""
+    console().print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def percent(value: float | None) -> str:
+    """A fraction for people.
+
+    >>> percent(0.9414), percent(None)
+    ('94.1 %', '–')
+    """
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def standing(row: Row) -> str:
+    """The last evaluation in a few words."""
+    if not row:
+        return ""
+    if row["test_accuracy"] is None:
+        return f"test loss {row['test_loss']:.4g}" if row["test_loss"] is not None else "loss not finite"
+    learnt = "" if row["wrong_fitted"] is None else f", wrong labels learnt {percent(row['wrong_fitted'])}"
+    return f"test {percent(row['test_accuracy'])}{learnt}"
+
+
+class Watching:
+    """The progress of one run or of many; a live display on a terminal, a line now and then elsewhere.
+
+    total: how many runs there are.
+    """
+
+    def __init__(self, console: Console, total: int) -> None:
+        self.console, self.total, self.ended, self.said = console, total, 0, time.monotonic()
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[standing]}", style="dim"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.tasks: dict[str, TaskID] = {}
+        self.all = self.bars.add_task("runs", total=total, standing="") if total > 1 else None
+
+    def __enter__(self) -> Watching:
+        """Begin to draw."""
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the terminal as it was."""
+        self.bars.stop()
+
+    def __call__(self, event: loop.Progress | Finished) -> None:
+        """Show what a run says."""
+        if isinstance(event, Finished):
+            self._finish(event)
+            return
+        key = event.run.id
+        if key not in self.tasks:
+            self.tasks[key] = self.bars.add_task(event.run.title, total=event.run.epochs, standing="")
+        where = event.epoch + event.step / event.steps
+        self.bars.update(self.tasks[key], completed=round(where, 2), standing=standing(event.row))
+        if not self.console.is_terminal and time.monotonic() - self.said > EVERY:
+            self.said = time.monotonic()
+            words = [f"epoch {where:.1f} of {event.run.epochs}", standing(event.row)]
+            self.console.print(f"{event.run.title}: {', '.join(word for word in words if word)}", highlight=False)
+
+    def _finish(self, event: Finished) -> None:
+        self.ended += 1
+        if event.run.id in self.tasks:
+            self.bars.remove_task(self.tasks.pop(event.run.id))
+        if self.all is not None:
+            self.bars.update(self.all, completed=self.ended)
+        if event.status == "failed":
+            self.console.print(f"[red]failed[/red] {event.run.title} ({event.run.id}): ", end="")
+            self.console.print(event.error, markup=False)
+        elif self.total > 1 and not self.console.is_terminal:
+            self.console.print(f"{self.ended} of {self.total}: {event.run.title}, {event.status}")
+
+
+@contextmanager
+def transfers(console: Console) -> Iterator[Callable[[official.Progress], None]]:
+    """Bars for bytes, one per file that is downloaded, written or checked; lines for everything else."""
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    tasks: dict[tuple[str, str], TaskID] = {}
+
+    def watch(event: official.Progress) -> None:
+        if not event.total:
+            console.print(f"{event.action} {event.file} {event.detail}".strip(), markup=False, highlight=False)
+            return
+        key = (event.action, event.file)
+        if key not in tasks:
+            tasks[key] = bars.add_task(f"{event.action} {event.file}", total=event.total)
+        bars.update(tasks[key], completed=event.done)
+
+    with bars:
+        yield watch
