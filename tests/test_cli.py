@@ -179,3 +179,14 @@ def test_it_is_installed_as_rmd() -> None:
     command = Path(sys.executable).parent / "rmd"
     result = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
     assert result.stdout == f"rmd {__version__}\n"
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """As in `rmd train --json | head`."""
+    code = "import sys; from mirrordescent.cli import main; sys.exit(main(['data', 'list', '--json']))"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json as json_format
+import os
 import signal
 import sys
 import warnings
@@ -358,9 +359,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with handled(_end, signal.SIGTERM), warnings.catch_warnings():
             # a line instead of a place in the source; the stubs want every argument named
             warnings.showwarning = lambda message, *_: _say(f"note: {message}", 0)  # type: ignore[assignment]
-            return dispatch(arguments)
+            code = dispatch(arguments)
+            sys.stdout.flush()
+            return code
     except ValueError as error:
         return _say(error, 1 if isinstance(error, DataError) else 2)
+    except BrokenPipeError:  # `rmd ... | head`: nobody reads on, and there is nothing to complain about
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
+        return 1
     except (RunError, OSError, torch.OutOfMemoryError) as error:
         return _say(error, 1)
     except KeyboardInterrupt:
