@@ -41,8 +41,8 @@ def engine(
     """Train runs side by side on one GPU; returns the records of those that are done, and what else became of runs.
 
     at_once: how many; None for what the memory holds, at most 8. minutes: stop cleanly when they are over; everything
-    can go on later. compile_forward: torch.compile the forward pass, once for all networks of the same shape; it takes
-    half a minute, and ResNet-18 is faster without (see `lab.norm`). What is done already is only read. A run that
+    can go on later. compile_forward: torch.compile the forward pass, once for all networks of the same shape;
+    ResNet-18 is faster without (see `lab.norm`). What is done already is only read. A run that
     fails is reported, and the others go on. Ctrl-C writes a checkpoint of each and raises KeyboardInterrupt.
     """
     keeping = keeping or Keeping()
