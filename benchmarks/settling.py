@@ -2,8 +2,10 @@
 
     python benchmarks/settling.py --out results/settling.json
 
-An MLP on digits with 40 % of the labels redrawn. Of each run, over the epochs: test accuracy, how well z ranks wrong
-labels (AUROC), and the residual Σ (z − s)²; and the first evaluation with an AUROC of 0.9.
+That is the law for losses that stay as they are (tests/test_theorem.py). Here it is seen with a network that learns
+meanwhile: an MLP on digits with 40 % of the labels redrawn. λ is the same for all, so the objective's λ/|B| is not.
+Of each run, over the epochs: test accuracy, how well z ranks wrong labels (AUROC), and the residual Σ |z − s|; and the
+first evaluation with an AUROC of 0.9.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ KEPT = ("epoch", "train_accuracy", "test_accuracy", "z_auroc", "residual")
 
 
 def runs() -> list[Run]:
-    """`batch` for each batch size, for twice the time that it takes; `sample` for the longest of them."""
+    """`batch` for each batch size, and `sample` for the largest, each for twice its time scale."""
     common: dict[str, Any] = {"corruption": 0.4, "algorithm": "rmd", "lam": LAM, "lr": LR, "stop": "never"}
 
     def one(reduction: str, size: int, time_scale: float) -> Run:
@@ -38,8 +40,7 @@ def runs() -> list[Run]:
         made = {"reduction": reduction, "potential": potential, "batch_size": size, "epochs": epochs}
         return Run.from_dict({**common, **made, "every": math.ceil(epochs / 64)})
 
-    longest = max(SIZES)
-    return [one("batch", size, size * LAM / LR) for size in SIZES] + [one("sample", longest, longest * LAM / LR)]
+    return [one("batch", size, size * LAM / LR) for size in SIZES] + [one("sample", max(SIZES), LAM / LR)]
 
 
 def result(held: Record) -> dict[str, Any]:
@@ -66,7 +67,8 @@ def main() -> None:
     results = sorted(map(result, records), key=lambda each: (each["reduction"], each["batch_size"]))
     for each in results:
         print(f"\n{each['reduction']}, batches of {each['batch_size']}: AUROC 0.9 at {each['epoch_of_auroc_0.9']}")
-        for row in each["curve"][7::8]:
+        quarter = max(1, len(each["curve"]) // 8)
+        for row in each["curve"][quarter - 1 :: quarter]:
             told = " ".join(f"{name} {row[name]:.4g}" for name in KEPT[1:])
             print(f"  {row['epoch'] / each['time_scale']:5.2f} time scales, epoch {row['epoch']}: {told}")
     record("settling", {"lam": LAM, "lr": LR, "runs": results}, arguments.out)

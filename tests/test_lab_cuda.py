@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from mirrordescent.lab import engine as engines
+from mirrordescent.lab import stem as stems
 from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.captured import _tensors as tensors_of
 from mirrordescent.lab.data import Data
-from mirrordescent.lab.engine import engine, side_by_side
+from mirrordescent.lab.engine import all_trained, engine, side_by_side
 from mirrordescent.lab.half import halved
 from mirrordescent.lab.job import Job
 from mirrordescent.lab.loop import Keeping, Progress
@@ -24,7 +26,7 @@ from mirrordescent.lab.norm import Norm
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import read
 from mirrordescent.lab.runs import Run, settled
-from mirrordescent.lab.stem import Stem
+from mirrordescent.lab.stem import Stem, convolved
 from mirrordescent.lab.sweep import Work
 from mirrordescent.lab.train import train
 
@@ -63,8 +65,15 @@ def small(run: Run) -> Run:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_the_stem_is_the_convolution_up_to_rounding(channels: int) -> None:
+def test_the_stem_is_the_convolution_up_to_rounding(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    products: list[torch.Tensor] = []
+
+    def spied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        products.append(convolved(x, weight))
+        return products[-1]
+
+    monkeypatch.setattr(stems, "convolved", spied)
     stem = Stem(channels, 64).cuda()
     x = torch.randn(64, channels, 32, 32, device="cuda")
     up = torch.randn(64, 64, 32, 32, device="cuda")
@@ -76,7 +85,9 @@ def test_the_stem_is_the_convolution_up_to_rounding(channels: int) -> None:
     for ours, theirs in zip(*found, strict=True):
         assert ours.dtype == theirs.dtype
         assert float((ours - theirs).float().norm() / theirs.float().norm()) < 2**-8
+    assert len(products) == 1
     assert torch.equal(stem.eval()(x), F.conv2d(x, stem.weight, padding=1))
+    assert len(products) == 1
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.title)
@@ -326,3 +337,42 @@ def test_one_run_on_several_data_sets_side_by_side(tmp_path: Path) -> None:
         alone = train(run, Keeping(tmp_path / "alone" / work.root.name), place, data=work.data, capture=False)
         assert read(work.root / run.id).rows == alone.rows
     assert [end.status for end in side_by_side(works, Keeping(), place)] == ["done"] * 3
+    assert not any(data._places for data in sets)  # nothing is left on the GPU
+
+
+def test_all_trained_tells_of_one_run_at_a_time(tmp_path: Path) -> None:
+    place, run = Place("cuda", deterministic=True), small(RUNS[1])
+    works = [Work(run, pictures(n), tmp_path / str(n)) for n in (128, 256)]
+    heard: list[Progress] = []
+    records = all_trained(works, Keeping(), place, watch=heard.append)
+    assert [record.data["samples"] for record in records] == [128, 256]
+    first = [event.folder for event in heard if event.epoch < run.epochs]
+    assert first == sorted(first, key=[work.root / run.id for work in works].index)
+    assert all_trained(works, Keeping(), place, watch=heard.append) == records
+
+
+def test_a_run_that_fails_says_so_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Captured):
+        """Its second run breaks in its third step."""
+
+        made = 0
+
+        def __init__(self, job: Job, **more: bool) -> None:
+            super().__init__(job, **more)
+            Broken.made += 1
+            self.broken, self.steps = Broken.made == 2, 0
+
+        def step(self) -> None:
+            self.steps += 1
+            if self.broken and self.steps == 3:
+                raise RuntimeError("it is full")
+            super().step()
+
+    monkeypatch.setattr(engines, "Captured", Broken)
+    run, works = small(RUNS[1]), []
+    for n in (128, 192, 256):
+        works.append(Work(run, pictures(n), tmp_path / str(n)))
+    ended = side_by_side(works, Keeping(), Place("cuda"), at_once=3)
+    assert sorted(end.status for end in ended) == ["done", "done", "failed"]
+    broken = read(works[1].root / run.id)
+    assert (broken.status, broken.reason) == ("failed", "it is full")

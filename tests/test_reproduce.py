@@ -144,12 +144,13 @@ def test_a_row_is_off_beyond_two_points_and_only_then(run: Run, data: st.DataObj
     )
 
 
-def test_rows_that_are_off_and_too_short_are_named() -> None:
+def test_rows_of_batch_that_are_too_short_are_named() -> None:
+    """Whether they are off or not."""
     runs = [paper.paper_rmd(40, 1.2), paper.paper_rmd(40, 1.5), paper.our_rmd(40, 2.0), paper.paper_sgd(40)]
     rows = compared([record(run, test) for run, test in zip(runs, (0.7, 0.82, 0.7, 0.5), strict=True)])
     scales = {row.title: round(time_scale(row)) for row in rows if time_scale(row)}
     assert scales == {"RMD batch, λ = 1.2": 1536, "RMD batch, λ = 1.5": 1920}
-    assert "(RMD batch, λ = 1.2: 1,536)" in too_short(rows)  # 1.5 is where the paper's is
+    assert too_short(rows).endswith("apart: RMD batch, λ = 1.2: 1,536; RMD batch, λ = 1.5: 1,920.")
     long = dataclasses.replace(runs[0], epochs=2000)
     assert not too_short(compared([record(long, 0.7)]))
 
@@ -378,6 +379,13 @@ def test_rows_need_no_matplotlib() -> None:
     code = "import sys, mirrordescent.lab.reproduce; print('matplotlib' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
+
+
+def test_minutes_end_it_on_a_cpu_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, object] = {}
+    monkeypatch.setattr(lab, "sweep", lambda *_, **more: given.update(more) or ([], []))
+    assert reproduce(runs_of("40"), Keeping(tmp_path), Place("cpu"), minutes=7) == ([], [])
+    assert (given["jobs"], given["minutes"]) == (1, 7)
 
 
 def test_side_by_side_is_for_a_gpu(tmp_path: Path) -> None:

@@ -78,21 +78,54 @@ def test_several_at_once_are_the_same_as_one_by_one(tmp_path: Path) -> None:
     assert all(isinstance(event, Finished) for event in again)  # nothing was trained
 
 
+class Clock:
+    """A time that stands still until the first epoch of a run is told, and is far ahead then."""
+
+    def __init__(self) -> None:
+        self.now, self.heard = 0.0, list[Progress | Finished]()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def hear(self, event: Progress | Finished) -> None:
+        self.heard.append(event)
+        if isinstance(event, Progress) and event.epoch >= 1:
+            self.now = 1e6
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_when_its_minutes_are_over_a_sweep_stops_and_goes_on_later(tmp_path: Path, jobs: int) -> None:
+def test_when_its_minutes_are_over_a_sweep_stops_and_goes_on_later(
+    tmp_path: Path, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = grid({"corruption": 0.4, "epochs": 80, "every": 20}, {"lam": [1, 2, 4]})
-    whole = train(runs[0], Keeping(tmp_path / "whole"), CPU)
-    keeping = Keeping(tmp_path / "parts")
-    done, rest = sweep(runs, keeping, CPU, jobs=jobs, minutes=0.5 / 60)
+    keeping, clock = Keeping(tmp_path / "parts"), Clock()
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "time", clock)
+        done, rest = sweep(runs, keeping, CPU, jobs=jobs, minutes=1, watch=clock.hear)
     assert not done
-    assert [end.run.lam for end in rest] == [1, 2, 4]
-    assert [end.status for end in rest] == ["interrupted"] * jobs + ["waiting"] * (3 - jobs)
     assert not multiprocessing.active_children()
-    if jobs == 1:  # a worker may not have begun
-        assert [record.status for record in read_all(keeping.root)] == ["interrupted"]
-    parts, rest = sweep(runs[:1], keeping, CPU, jobs=jobs)
-    assert not rest
-    assert parts[0].rows == whole.rows
+    found = {record.run.lam: record for record in read_all(keeping.root)}
+    assert sorted(end.run.lam or 0 for end in rest) == [1, 2, 4]
+    for end in rest:  # what is told is what is written down
+        assert end.status == (found[end.run.lam].status if end.run.lam in found else "waiting")
+    begun = [end for end in rest if end.status == "interrupted"]
+    assert 1 <= len(begun) <= jobs
+    assert [event for event in clock.heard if isinstance(event, Finished) and event.status == "interrupted"] == begun
+    assert any((keeping.root / end.run.id / "checkpoint.pt").exists() for end in begun)
+    whole = train(begun[0].run, Keeping(tmp_path / "whole"), CPU)
+    [again], _ = sweep([begun[0].run], keeping, CPU, jobs=1)
+    assert again.rows == whole.rows
+
+
+def test_a_run_that_ends_as_the_minutes_do_is_done(tmp_path: Path) -> None:
+    """Told by its record, whatever the sweep has heard of it."""
+    keeping = Keeping(tmp_path)
+    record = train(Run(epochs=1), keeping, CPU)
+    assert module._left(keeping, record.run) == Finished(record.run, "done")
+    assert module._left(keeping, Run(epochs=2)) == Finished(Run(epochs=2), "waiting")
+    record.status, record.reason = "failed", "it is full"
+    record.write()
+    assert module._left(keeping, record.run) == Finished(record.run, "failed", "it is full")
 
 
 def test_a_failure_leaves_the_others_alone(tmp_path: Path) -> None:

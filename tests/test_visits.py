@@ -45,7 +45,7 @@ def test_a_crop_is_the_image_moved_and_mirrored(dtype: torch.dtype) -> None:
 
 def test_shares_are_drawn_apart_from_everything_else() -> None:
     plain, mixes = visits(1000, 2, seed=0, epoch=1, augment="crop"), visits(1000, 2, 0, 1, "crop", mixup=0.4)
-    assert all(torch.equal(a, b) for a, b in zip(tuple(plain)[:4], tuple(mixes)[:4], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(plain.tables[:4], mixes.tables[:4], strict=True))
     assert torch.equal(plain.share, torch.ones(500))
     assert 0.5 <= float(mixes.share.min()) < 0.6 < 0.99 < float(mixes.share.max()) <= 1
     beta = torch.distributions.Beta(0.4, 0.4)

@@ -360,7 +360,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # a line instead of a place in the source; the stubs want every argument named
             warnings.showwarning = lambda message, *_: _say(f"note: {message}", 0)  # type: ignore[assignment]
             code = dispatch(arguments)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it is where a shell was told `>&-`
+                sys.stdout.flush()
             return code
     except ValueError as error:
         return _say(error, 1 if isinstance(error, DataError) else 2)

@@ -70,7 +70,7 @@ class Captured:
         self.stream.synchronize()
 
     def _drawn(self, epoch: int) -> tuple[Tensor, ...]:
-        return tuple(self.job.drawn(epoch))
+        return self.job.drawn(epoch).tables
 
     def _step(self) -> None:
         place = self.place.clamp(max=len(self.table[0]) - 1)  # warm-up may go past the end of a short epoch

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,8 +43,8 @@ def engine(
 
     at_once: how many; None for what the memory holds, at most 8. minutes: stop cleanly when they are over; everything
     can go on later. compile_forward: torch.compile the forward pass, once for all networks of the same shape;
-    ResNet-18 is faster without (see `lab.norm`). What is done already is only read. A run that
-    fails is reported, and the others go on. Ctrl-C writes a checkpoint of each and raises KeyboardInterrupt.
+    ResNet-18 is faster without (see `lab.norm`). What is done already is only read. A run that fails is reported, and
+    the others go on. Ctrl-C writes a checkpoint of each and raises KeyboardInterrupt.
     """
     keeping = keeping or Keeping()
     until = deadline(minutes)
@@ -69,7 +70,7 @@ def side_by_side(
         raise ValueError(f"the engine is for a GPU, got device {place.device!r}; `sweep` trains on the CPU's cores")
     with signals() as signalled, place.taken(), contextlib.ExitStack() as locks:
         side = _Side(keeping, place, watch or (lambda _: None), locks, compile_forward=compile_forward)
-        side.go(deque(works), at_once, lambda: bool(signalled) or time.monotonic() > until)
+        side.go(works, at_once, lambda: bool(signalled) or time.monotonic() > until)
         if signalled:
             raise KeyboardInterrupt
     return side.ended
@@ -78,20 +79,31 @@ def side_by_side(
 def all_trained(works: Sequence[Work], keeping: Keeping, place: Place, *, watch: Watch | None = None) -> list[Record]:
     """Train all of them, side by side on a GPU and else one after another; returns their records, in their order.
 
-    watch: hears of one run at a time; of the first where all go on together. Raises RunError where one fails.
+    watch: hears of one run at a time, of the next when that is through. Raises RunError where one fails.
     """
     if place.resolved.type != "cuda":
         return [train(work.run, replace(keeping, root=work.root), place, data=work.data, watch=watch) for work in works]
-    first = settled(works[0].run, works[0].data) if works else None
-
-    def hear(event: Progress | Finished) -> None:
-        if watch is not None and isinstance(event, Progress) and event.run == first:
-            watch(event)
-
-    for end in side_by_side(works, keeping, place, watch=hear):
+    for end in side_by_side(works, keeping, place, watch=None if watch is None else _of_one(watch)):
         if end.status == "failed":
             raise RunError(end.error)
     return [read(work.root / settled(work.run, work.data).id) for work in works]
+
+
+def _of_one(watch: Watch) -> Callable[[Progress | Finished], None]:
+    """Of runs side by side, tell the progress of one, and of another when that is through."""
+    told: list[Path] = []  # whose progress
+
+    def hear(event: Progress | Finished) -> None:
+        if not isinstance(event, Progress):
+            return
+        if not told:
+            told.append(event.folder)
+        if event.folder in told:
+            watch(event)
+            if event.epoch >= event.run.epochs:
+                told.clear()
+
+    return hear
 
 
 class _Side:
@@ -108,19 +120,22 @@ class _Side:
     ) -> None:
         self.keeping, self.place, self.hear, self.locks = keeping, place, hear, locks
         self.compile_forward = compile_forward
+        self.waiting: deque[Work] = deque()
         self.active: list[Loop] = []
         self.ended: list[Finished] = []
 
-    def go(self, waiting: deque[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
+    def go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
         """Until all is done, or `stop()`."""
-        while (waiting or self.active) and not stop():
-            while waiting and len(self.active) < (at_once or self._room()) and not stop():
-                self._start(waiting.popleft())
+        self.waiting.extend(works)
+        while (self.waiting or self.active) and not stop():
+            while self.waiting and len(self.active) < (at_once or self._room()) and not stop():
+                self._start(self.waiting.popleft())
             self._epoch(stop)
-        for loop in self.active:
-            loop.interrupt()
-            self._end(loop)
-        self.ended += [Finished(work.run, "waiting") for work in waiting]
+        for loop in list(self.active):
+            with self._of(loop):
+                loop.interrupt()
+                self._end(loop)
+        self.ended += [Finished(work.run, "waiting") for work in self.waiting]
 
     def _room(self) -> int:
         """How many runs the memory holds: as many as the first one's share goes into it."""
@@ -139,32 +154,52 @@ class _Side:
             if record is not None and record.status == "done":
                 self._end_with(Finished(run, "done"))
                 return
-            job = Job(run, work.data, self.place)
-            loop = Loop(job, record or Record(folder, run), self.keeping, self.hear)
-            if loop.under_way:
-                loop.stepper = Captured(job, compile_forward=self.compile_forward)
-                loop.begin()
-                self.active.append(loop)
-            else:
-                self._end(loop)
+            loop = Loop(Job(run, work.data, self.place), record or Record(folder, run), self.keeping, self.hear)
         except Exception as error:  # it is this run's, and the others go on
             self._end_with(Finished(run, "failed", first_line(error)))
+            return
+        self.active.append(loop)
+        with self._of(loop):
+            if loop.under_way:
+                loop.stepper = Captured(loop.job, compile_forward=self.compile_forward)
+                loop.begin()
+            else:
+                self._end(loop)
 
     def _epoch(self, stop: Callable[[], bool]) -> None:
         """One epoch of every run, step by step in turn; a run that went on in the middle of one is through earlier."""
         while not stop() and (going := [loop for loop in self.active if loop.step < loop.job.steps]):
             for loop in going:
-                loop.advance()
+                with self._of(loop):
+                    loop.advance()
         for loop in [loop for loop in self.active if loop.step >= loop.job.steps]:
-            loop.end()
-            if loop.under_way:
-                loop.begin()
-            else:
-                self.active.remove(loop)
-                self._end(loop)
+            with self._of(loop):
+                loop.end()
+                if loop.under_way:
+                    loop.begin()
+                else:
+                    self._end(loop)
+
+    @contextlib.contextmanager
+    def _of(self, loop: Loop) -> Iterator[None]:
+        """What goes wrong here is this run's; its record says so, and the others go on."""
+        try:
+            yield
+        except Exception as error:
+            loop.fail(error)
+            self._leave(loop)
+            self._end_with(Finished(loop.run, "failed", first_line(error)))
 
     def _end(self, loop: Loop) -> None:
+        self._leave(loop)
         self._end_with(Finished(loop.run, loop.record.status))
+
+    def _leave(self, loop: Loop) -> None:
+        """Take a run off the GPU, and its data with the last run on them."""
+        self.active.remove(loop)
+        data = loop.job.data
+        if all(other.job.data is not data for other in self.active) and all(w.data is not data for w in self.waiting):
+            data.leave(self.place.resolved)
 
     def _end_with(self, end: Finished) -> None:
         self.ended.append(end)

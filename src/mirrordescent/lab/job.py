@@ -95,7 +95,7 @@ class Job:
     def step(self) -> None:
         """The next step of the epoch."""
         assert self.visits is not None
-        self.descend(*(table[self.next] for table in self.visits))
+        self.descend(*(table[self.next] for table in self.visits.tables))
         self.next += 1
 
     def wait(self) -> None:

@@ -31,6 +31,7 @@ class Progress:
     step: int  # steps done of the epoch under way
     steps: int  # of an epoch
     row: Row  # the last evaluation
+    folder: Path  # the run's own
 
 
 Watch = Callable[[Progress], None]
@@ -183,7 +184,7 @@ class Loop:
 
     def _tell(self, *, always: bool = False) -> None:
         if self.watch is not None and (always or self.heard.due()):
-            self.watch(Progress(self.run, self.epoch, self.step, self.job.steps, self.record.final))
+            self.watch(Progress(self.run, self.epoch, self.step, self.job.steps, self.record.final, self.record.folder))
             self.heard.reset()
 
     def _restore(self, state: dict[str, Any] | None) -> None:

@@ -70,7 +70,7 @@ def paper_decay(corruption: int, lam: float, seed: int = 0) -> Run:
 
 
 def epochs_for(lam: float) -> int:
-    """z settles over λ/lr epochs; so many are enough, or as many as are affordable."""
+    """As many as are affordable: enough for `sample`, whose z settles over λ/lr epochs, and not for `batch`."""
     return 100 if lam < 4 else 250 if lam < 16 else 300
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -187,13 +188,10 @@ def _one_by_one(
     works: list[Work], keeping: Keeping, place: Place, hear: Callable[[Any], None], until: float
 ) -> list[Finished]:
     ended = []
-    for work in works:
-        if time.monotonic() > until:
-            ended.append(Finished(work.run, "waiting"))
-            continue
-        ended.append(_train_one(work, keeping, place, hear, lambda: time.monotonic() > until))
+    while works and time.monotonic() < until:
+        ended.append(_train_one(works.pop(0), keeping, place, hear, lambda: time.monotonic() > until))
         hear(ended[-1])
-    return ended
+    return ended + [Finished(work.run, "waiting") for work in works]
 
 
 def _train_one(
@@ -223,7 +221,8 @@ class _Worker:
     def give(self, run: Run | None) -> None:
         """A run to train; None to leave."""
         self.run = run
-        self.pipe.send(run)
+        with contextlib.suppress(OSError):  # it is dead, which `_heard` will say
+            self.pipe.send(run)
 
 
 def _work(pipe: Connection, keeping: Keeping, place: Place) -> None:
@@ -276,12 +275,9 @@ def _together(
         for worker in workers:
             worker.give(waiting.popleft())
         while busy := {worker.pipe: worker for worker in workers if worker.run is not None}:
-            ready = wait(list(busy), None if until == float("inf") else max(0.0, until - time.monotonic()))
-            if time.monotonic() > until:
-                ended += [Finished(worker.run, "interrupted") for worker in busy.values() if worker.run is not None]
-                ended += [Finished(run, "waiting") for run in waiting]
+            if (left := until - time.monotonic()) <= 0:
                 break
-            for pipe in ready:
+            for pipe in wait(list(busy), None if left == float("inf") else left):
                 worker = busy[cast(Connection, pipe)]
                 message = _heard(worker)
                 hear(message)
@@ -305,7 +301,21 @@ def _together(
             worker.pipe.close()  # it leaves when it finds nobody there
         for worker in workers:
             worker.process.join()
-    return ended
+    for worker in workers:  # the minutes were over
+        if worker.run is not None:
+            ended.append(_left(keeping, worker.run))
+            hear(ended[-1])
+    return ended + [Finished(run, "waiting") for run in waiting]
+
+
+def _left(keeping: Keeping, run: Run) -> Finished:
+    """How a worker that was told to stop left its run, by the run's record."""
+    folder = keeping.root / run.id
+    if not (folder / "run.json").exists():
+        return Finished(run, "waiting")
+    record = read(folder)
+    status = "interrupted" if record.status == "running" else record.status
+    return Finished(run, status, record.reason if status == "failed" else "")
 
 
 def _heard(worker: _Worker) -> Progress | Finished:

@@ -6,7 +6,6 @@ epoch sees what it would have seen, a GPU sees what a CPU sees, and a captured s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -35,11 +34,12 @@ class Visits:
 
     def to(self, device: torch.device) -> Visits:
         """The same on a device."""
-        return Visits(*(getattr(self, field.name).to(device) for field in fields(self)))
+        return Visits(*(table.to(device) for table in self.tables))
 
-    def __iter__(self) -> Iterator[Tensor]:
-        """The tables, in their order."""
-        return (getattr(self, field.name) for field in fields(self))
+    @property
+    def tables(self) -> tuple[Tensor, ...]:
+        """All of them, in their order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 def visits(n: int, batch: int, seed: int, epoch: int, augment: str = "none", mixup: float = 0.0) -> Visits:

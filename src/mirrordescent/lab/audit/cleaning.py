@@ -64,8 +64,12 @@ class Cleaning:
             raise ValueError(f"rounds must be >= 1, got {self.rounds}")
         if self.retrain_epochs is not None and self.retrain_epochs < 1:
             raise ValueError(f"retrain_epochs must be >= 1, got {self.retrain_epochs}")
+        if not 0 <= self.mixup < math.inf:
+            raise ValueError(f"mixup must be >= 0, got {self.mixup}")
         if self.mixup and self.recipe != "sgd":
             raise ValueError("mixup is for recipe 'sgd'")
+        if self.no_compare and (self.mixup or self.recipe != "sgd" or self.retrain_epochs is not None):
+            raise ValueError("no_compare trains nothing again: leave out recipe, retrain_epochs and mixup")
         if not self.relabel and self.confidence != Cleaning.confidence:
             raise ValueError("confidence does nothing without relabel")
         if self.decisions is not None and (self.relabel or self.rounds > 1):

@@ -78,6 +78,10 @@ class Data:
         inputs, test_inputs, test_targets = self._places[device]
         return inputs, test_inputs, test_targets
 
+    def leave(self, device: torch.device) -> None:
+        """Forget the copy on a device."""
+        self._places.pop(device, None)
+
     @cached_property
     def _places(self) -> dict[torch.device, tuple[Tensor, ...]]:
         return {}

@@ -82,9 +82,9 @@ def _lead(rows: Sequence[Row]) -> Iterable[str]:
     )
     if any(time_scale(row) > row.epochs for row in rows):
         yield (
-            "RMD batch moves all z of a batch alike, and tells its samples apart over as many epochs as batch size "
-            "times λ/lr: 1,536 at λ = 1.2. The paper's runs are thousands of epochs long; where ours are shorter than "
-            "that and off, it is said below the table."
+            "RMD batch moves all z of a batch alike, and as long as the losses stay its z tells samples apart over as "
+            "many epochs as the batch size times λ/lr. The paper's runs were up to 3,500 epochs long; which of ours "
+            "are shorter than that time is said below each table."
         )
     if any(row.test.deviation is not None for row in rows):
         yield "Over seeds: mean ± standard deviation for test accuracy, the mean for train accuracy."
@@ -141,12 +141,12 @@ def _level(level: int, rows: Sequence[Row]) -> Section:
 
 
 def too_short(rows: Sequence[Row]) -> str:
-    """Which rows that are off ended before z can have told their samples apart; empty if none did."""
-    scales = {row.title: scale for row in rows if row.off and row.epochs < (scale := time_scale(row))}
+    """Which rows ended before z can have told their samples apart; empty if none did."""
+    scales = {row.title: scale for row in rows if row.epochs < (scale := time_scale(row))}
     if not scales:
         return ""
     told = "; ".join(f"{title}: {scale:,.0f}" for title, scale in scales.items())
-    return f"Shorter than the epochs over which RMD batch tells samples apart ({told})."
+    return f"Shorter than the epochs over which z tells samples apart: {told}."
 
 
 def time_scale(row: Row) -> float:
