@@ -90,11 +90,14 @@ class TestAudit:
     def test_the_sentences_say_what_was_found(self, digits: tuple[Audited, Keeping]) -> None:
         told = " ".join(sentences(digits[0]))
         assert f"{int(digits[0].found.issue.sum()):,} are more likely wrong than right" in told
-        assert digits[0].contradicted is not None
-        assert f"contradicts {100 * digits[0].contradicted:.1f} % of the other labels" in told
-        assert "far apart" not in told
-        learnt = dataclasses.replace(digits[0], contradicted=digits[0].found.noise + 0.11)
-        assert "far apart" in " ".join(sentences(learnt))
+        check = digits[0].check
+        assert check is not None
+        assert f"contradicts {100 * check.contradicted:.1f} % of the other labels" in told
+        assert check.wrong <= check.contradicted + 0.02
+        assert digits[0].found.noise == pytest.approx((check.before + check.wrong) / 2, abs=1e-4)
+        assert "far more than" not in told
+        learnt = dataclasses.replace(check, contradicted=digits[0].found.noise + 0.11)
+        assert "far more than" in " ".join(sentences(dataclasses.replace(digits[0], check=learnt)))
         assert f"About {100 * digits[0].found.noise:.1f} %" in told
         assert "were corrupted on purpose" in told
         assert "corrupted" not in " ".join(sentences(dataclasses.replace(digits[0], changed=None)))
@@ -128,7 +131,7 @@ class TestAudit:
         heard: list[Progress] = []
         asked = Asked(label="kind", epochs=40, no_check=True)
         audited = audit_data(str(path), asked, Keeping(tmp_path / "runs"), CPU, watch=heard.append)
-        assert audited.contradicted is None
+        assert audited.check is None
         assert len(audited.found) == 300 + lonely
         assert not audited.whole.held_out
         assert heard
@@ -152,13 +155,15 @@ class TestAudit:
 
         monkeypatch.setattr("mirrordescent.lab.audit.auditing.train", diverging)
         run = dataclasses.replace(record.run, lr=0.9, lam=9.0)
-        found, _ = audit_labels(run, digits[0].whole.data, digits[1], CPU)
+        asked = Asked(no_check=True)
+        found, _, _ = audit_labels(run, digits[0].whole.data, asked, digits[1], CPU)
         assert found.run.lr == tried[-1][0] == pytest.approx(0.3)
         assert tried[-1][1] == pytest.approx(3.0)
         for fixed, lr in ((True, 0.9), (False, 90.0)):
             run = dataclasses.replace(record.run, lr=lr, lam=10 * lr)
+            asked = Asked(no_check=True, lr=lr if fixed else None)
             with pytest.raises(RunError, match="diverged at epoch 7 with a step size of"):
-                audit_labels(run, digits[0].whole.data, digits[1], CPU, fixed=fixed)
+                audit_labels(run, digits[0].whole.data, asked, digits[1], CPU)
 
     def test_what_cannot_be_audited(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="regression has no classes"):
@@ -219,7 +224,7 @@ class TestChoice:
             ({"rounds": 0}, "rounds must be >= 1"),
             ({"retrain_epochs": 0}, "retrain_epochs must be >= 1"),
             ({"decisions": Path("a.csv"), "relabel": True}, "decisions alone decide"),
-            ({"confidence": 0.9}, "confidence does nothing without relabel"),
+            ({"confidence": 0.8}, "confidence does nothing without relabel"),
             ({"mixup": -1}, "mixup must be >= 0"),
             ({"mixup": 0.4, "recipe": "rmd"}, "mixup is for recipe 'sgd'"),
             ({"no_compare": True, "mixup": 0.4}, "no_compare trains nothing again"),
@@ -309,7 +314,7 @@ class TestCommand:
         assert "is the original" in " ".join(capsys.readouterr().err.split())
         assert self.call("clean", *common, *settings) == 0
         told = " ".join(capsys.readouterr().out.split())
-        assert "1 are left out and 1 relabelled" in told
+        assert "1 is left out and 1 relabelled" in told
         assert "by its given labels" in told
         whole = load_whole(Source(str(copy), "kind"))
         names = [whole.data.class_names[label] for label in whole.data.targets.tolist()]

@@ -224,12 +224,15 @@ def test_a_label_that_a_spreadsheet_changed_is_known_where_only_one_is_like_it(t
             "line 2: unknown action 'relable' (did you mean 'relabel'?); known: keep",
         ),
         (HEADER + "\n0,row 0,cat,,\n", "line 2: unknown action ''; known: keep, drop, relabel"),
-        (HEADER + "\n0,row 0,cat,relabel,dgo\n", "line 2: unknown class 'dgo' (did you mean 'dog'?); known: cat, dog"),
+        (
+            HEADER + "\n0,row 0,cat,relabel,dgo\n",
+            "line 2: unknown class 'dgo' (did you mean 'dog'?); known: 'cat'",
+        ),
         (HEADER + "\n0,row 0,cat,relabel, \n", "line 2: relabel needs a label"),
         (HEADER + "\n0,row 0,cat,relabel\n", "line 2: relabel needs a label"),
         (
             HEADER + "\n0,row 1,cat,keep,\n",
-            "line 2: sample 0 is called 'row 0', but 'row 1' in the file, whose decisions",
+            "line 2: sample 0 is called 'row 0', but 'row 1' in the file: the index is another",
         ),
         (HEADER + '\n0,"row 0,cat,keep,\n', "line 2: unexpected end of data; export the decisions again"),
         (HEADER + "\n0,row\udce9,cat,keep,\n", "line 2: not UTF-8; save it as 'CSV UTF-8', or export it again"),

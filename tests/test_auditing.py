@@ -19,7 +19,7 @@ from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.records import RunError
 from mirrordescent.lab.runs import Run
 from mirrordescent.lab.train import train
-from mirrordescent.suspicion import log_odds, mixture_log_odds, noise_rates
+from mirrordescent.suspicion import log_odds, mixture_log_odds, noise_rates, share_wrong, with_share
 
 
 def known(
@@ -33,6 +33,41 @@ def known(
     logits = torch.randn(n, classes, generator=generator, dtype=torch.float64)
     logits[torch.arange(n), true] += sharp
     return logits.softmax(1), labels, true
+
+
+@pytest.mark.parametrize("heat", [1.0, 2.5])
+@pytest.mark.parametrize("wrong", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_networks_mistakes_are_told_from_wrong_labels(pairs: bool, wrong: float, heat: float) -> None:
+    """Classes that overlap, of samples the network has not seen, and a network that may be too sure of itself."""
+    generator = torch.Generator().manual_seed(0)
+    n, classes = 4000, 4
+    logits = 2.5 * torch.randn(n, classes, generator=generator, dtype=torch.float64)
+    true = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    away = torch.ones(n, dtype=torch.int64) if pairs else torch.randint(1, classes, (n,), generator=generator)
+    labels = torch.where(torch.rand(n, generator=generator) < wrong, (true + away) % classes, true)
+    p = (heat * logits).softmax(1)
+    contradicted = float((p.argmax(1) != labels).double().mean())
+    assert contradicted > wrong + 0.1
+    assert share_wrong(p, labels) == pytest.approx(float((labels != true).double().mean()), abs=0.04)
+
+
+@given(st.integers(0, 1000), st.integers(2, 6), st.floats(0, 0.45), st.floats(0.01, 0.9))
+def test_a_share_from_elsewhere_moves_all_classes_alike(seed: int, classes: int, rate: float, share: float) -> None:
+    p, labels, _ = known(seed, classes=classes, rate=rate)
+    rates = noise_rates(p, labels)
+    moved = with_share(rates, labels, share)
+    assert float(moved[labels].mean()) == pytest.approx(share, abs=1e-6)
+    clear = rates[:, None] > rates + 0.05  # a class of few members has no rate of 0
+    assert bool((moved[:, None] >= moved)[clear].all())
+    found = md.Audit(labels, log_odds(p, labels, rates), rates, p)
+    again = found.with_share(share)
+    assert again.noise == pytest.approx(share, abs=1e-4)
+    assert torch.equal(again.given, labels)
+    with pytest.raises(ValueError, match=r"share must be in \[0, 1\], got 1.1"):
+        found.with_share(1.1)
+    with pytest.raises(ValueError, match="by z alone"):
+        md.Audit(labels, found.score, rates).with_share(share)
 
 
 @given(st.integers(0, 1000), st.integers(2, 6), st.floats(0, 0.45))
@@ -247,6 +282,7 @@ def test_a_run_is_audited_from_its_folder_even_where_it_was_cut_off(tmp_path: Pa
     assert found.z is not None
     assert found.noise == pytest.approx(done.data["wrong"] / len(found), abs=0.03)
     assert not torch.equal(found.score, early.score)
+    assert found.class_names == tuple("0123456789")
     (done.folder / "checkpoint.pt").unlink()
     with pytest.raises(RunError, match="has no checkpoint"):
         audit_of_run(done.folder)

@@ -178,3 +178,13 @@ def test_a_text_table_needs_nothing_but_torch(tmp_path: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "24"
+
+
+def test_classes_that_differ_in_case_alone_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    lines = [f"{k * k % 7},{('Red fox', 'red  FOX', 'wolf')[k % 3]}" for k in range(30)]
+    path.write_text("\n".join(["x,label", *lines]) + "\n")
+    [told] = [note for note in load(Source(str(path))).notes if "alone" in note]
+    assert "'Red fox' and 'red  FOX'" in told
+    path.write_text(path.read_text().replace("red  FOX", "bear"))
+    assert not [note for note in load(Source(str(path))).notes if "alone" in note]

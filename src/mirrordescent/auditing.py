@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.rmd import RMD
-from mirrordescent.suspicion import log_odds, mixture_log_odds, noise_rates
+from mirrordescent.suspicion import log_odds, mixture_log_odds, noise_rates, with_share
 from mirrordescent.trace import Trace
 
 if TYPE_CHECKING:
@@ -86,6 +86,18 @@ class Audit:
     def confidence(self) -> Tensor:
         """The mean probability of the suggestion; 0 without one."""
         return torch.zeros_like(self.score) if self.probabilities is None else self.probabilities.amax(1)
+
+    def with_share(self, share: float) -> Audit:
+        """The same where a share of wrong labels is known from elsewhere; which of two classes has more stays.
+
+        Raises ValueError for a share outside of [0, 1], or an audit by z alone.
+        """
+        if not 0 <= share <= 1:
+            raise ValueError(f"share must be in [0, 1], got {share}")
+        if self.probabilities is None:
+            raise ValueError("an audit by z alone has no probabilities to judge by; give md.audit a trace")
+        rates = with_share(self.noise_by_class, self.given, share)
+        return replace(self, noise_by_class=rates, score=log_odds(self.probabilities, self.given, rates))
 
     def columns(self) -> dict[str, list[Any]]:
         """The table as lists, with the columns that cleanlab's users know among them."""

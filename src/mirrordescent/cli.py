@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json as json_format
 import os
@@ -173,7 +172,7 @@ def clean(
     out = lab.copy_path(whole, out)  # what is wrong with a path or a file is told before anything is trained
     lab.person(whole, cleaning)
     with Watching(console(), total=1) as watch:
-        audited = audit_whole(whole, dataclasses.replace(asked, no_check=True), keeping, place, watch=watch)
+        audited = audit_whole(whole, asked, keeping, place, watch=watch)
         choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
         outcomes = (
             [] if cleaning.no_compare else lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)

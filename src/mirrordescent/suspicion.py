@@ -1,6 +1,6 @@
 """How likely a label is wrong, from what a training run says about it. No true label is needed anywhere.
 
-Legend: p (n, classes) mean predicted probabilities, y (n,) given labels, π (classes,) share of wrong labels in a class.
+Legend: p (n, classes) predicted probabilities, y (n,) given labels, π (classes,) share of wrong labels in a class.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from torch import Tensor
 
 LEAST = 1e-6  # a probability below it counts as it
 FEW = 20  # members, below which a class has no mixture of its own
+TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
 
 
 def noise_rates(p: Tensor, y: Tensor) -> Tensor:
@@ -34,6 +35,50 @@ def noise_rates(p: Tensor, y: Tensor) -> Tensor:
     seen = torch.bincount(y[counted], minlength=classes)
     agreed = torch.bincount(y[counted & (taken == y)], minlength=classes)
     return torch.where(seen > 0, 1 - agreed.to(p.dtype) / seen.clamp_min(1), 0.0)
+
+
+def share_wrong(p: Tensor, y: Tensor) -> float:
+    """The share of wrong labels among samples that the network was not trained on; p is what it predicts for them.
+
+    What is true of a sample has the network's probabilities, at a temperature that makes up for overconfidence; the
+    given label comes from the truth through a table of classes. Temperature and table are the likeliest ones, so that
+    contradictions of which the network was hardly sure count as its mistakes, and others as wrong labels.
+    """
+    y = y.to(p.device)
+    found = [_through_a_table(torch.softmax(p.clamp_min(LEAST).log() / heat, 1), y) for heat in TEMPERATURES]
+    return max(found)[1]
+
+
+def _through_a_table(truth: Tensor, y: Tensor) -> tuple[float, float]:
+    """The likelihood of the labels, and the share of wrong ones, by expectation maximisation (Dawid and Skene 1979)."""
+    n, classes = truth.shape
+    given = torch.zeros_like(truth).scatter_(1, y[:, None], 1.0)
+    few = 0.1 * classes  # samples that every row of the table is thought to have seen beside its own
+    table = _table(0.1, classes, truth)
+    for _ in range(60):
+        joint = truth * table[:, y].T  # (n, classes), of what is true
+        both = (joint / joint.sum(1, keepdim=True)).T @ given  # (classes, classes), how often which is given for which
+        share = 1 - float(both.diagonal().sum()) / n
+        table = (both + few * _table(share, classes, truth)) / (both.sum(1, keepdim=True) + few)
+    return float(joint.sum(1).log().mean()), share
+
+
+def _table(share: float, classes: int, like: Tensor) -> Tensor:
+    """Labels that are wrong with a probability, and then any other with the same."""
+    table = torch.full((classes, classes), share / max(1, classes - 1), dtype=like.dtype, device=like.device)
+    return table.fill_diagonal_(1 - share)
+
+
+def with_share(rates: Tensor, y: Tensor, share: float) -> Tensor:
+    """π moved by the same in log-odds for every class, such that the share of wrong labels is `share` overall."""
+    members = torch.bincount(y, minlength=len(rates)).to(rates.dtype)
+    odds = torch.logit(torch.maximum(rates, 1 / (members + 2)).clamp(LEAST, 1 - LEAST))
+    low, high = -40.0, 40.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        mean = float((torch.sigmoid(odds + middle) * members).sum() / members.sum())
+        low, high = (middle, high) if mean < share else (low, middle)
+    return torch.where(members > 0, torch.sigmoid(odds + middle), 0.0)
 
 
 def log_odds(p: Tensor, y: Tensor, rates: Tensor) -> Tensor:

@@ -129,7 +129,8 @@ def show_cleaned(audited: Audited, choice: Choice, outcomes: Sequence[Outcome]) 
     """What was left out or relabelled, and what training on the rest is worth."""
     out, n = Console(), len(choice.keep)
     dropped, renamed = int((~choice.keep).sum()), int((choice.keep & (choice.labels != audited.found.given)).sum())
-    out.print(f"Of {n:,} samples {dropped:,} are left out and {renamed:,} relabelled.", highlight=False)
+    verb = "is" if dropped == 1 else "are"
+    out.print(f"Of {n:,} samples {dropped:,} {verb} left out and {renamed:,} relabelled.", highlight=False)
     names = audited.whole.class_names
     lost = [names[c] for c in audited.found.given.unique().tolist() if not (choice.labels[choice.keep] == c).any()]
     if lost:
@@ -137,18 +138,35 @@ def show_cleaned(audited: Audited, choice: Choice, outcomes: Sequence[Outcome]) 
     if not outcomes:
         return
     count = outcomes[0].record.data["test_samples"]
-    judged = f"the test set ({count:,} samples)"
-    if not audited.whole.held_out:
-        judged = f"a fifth that was set aside ({count:,} samples), by its given labels"
     shown = _table(("trained on", "samples", "test %"), {"trained on"})
     for outcome in outcomes:
         accuracy = outcome.record.final["test_accuracy"]
-        cell = NOTHING
-        if accuracy is not None:
-            cell = f"{100 * accuracy:.1f} ± {100 * math.sqrt(accuracy * (1 - accuracy) / count):.1f}"
+        cell = NOTHING if accuracy is None else f"{100 * accuracy:.1f} ± {100 * _error(accuracy, count):.1f}"
         shown.add_row(outcome.name, f"{outcome.samples:,}", cell)
     out.print(shown)
-    out.print(f"Accuracy on {judged} ± its standard error; one run each.", highlight=False)
+    judged = f"the test set ({count:,} samples)"
+    if not audited.whole.held_out:
+        judged = (
+            f"a fifth that was set aside ({count:,} samples), by its given labels, of which some are wrong; the other "
+            "four fifths were audited by themselves for this"
+        )
+    out.print(f"Accuracy on {judged}; ± its standard error; one run each.", highlight=False)
+    out.print(_verdict(outcomes, count), highlight=False)
+
+
+def _error(accuracy: float, count: int) -> float:
+    """The standard error of an accuracy on so many samples."""
+    return math.sqrt(accuracy * (1 - accuracy) / count)
+
+
+def _verdict(outcomes: Sequence[Outcome], count: int) -> str:
+    """What the clean-up is worth, by training on all labels and on the cleaned ones."""
+    before, after = (outcome.record.final["test_accuracy"] for outcome in outcomes[:2])
+    if before is None or after is None:
+        return "Training diverged, which says nothing about the clean-up."
+    if abs(after - before) <= 2 * max(_error(before, count), _error(after, count)):
+        return "The difference between all labels and the cleaned ones is within two standard errors: it may be chance."
+    return f"Training on the cleaned labels is {'better' if after > before else 'worse'} than on all of them."
 
 
 def _or_nothing(value: float | None, form: str = ".1f") -> str:

@@ -28,7 +28,9 @@ def audit_of_run(source: Record | Run | Path, class_names: Sequence[str] = ()) -
     if state is None:
         raise RunError(f"{folder} has no checkpoint yet: the run was cut off before its first, or it was removed")
     job, labels = state["job"], state["job"]["given"]
-    z = job["optimizer"]["param_groups"][0].get("z") if read(folder).run.algorithm == "rmd" else None
+    record = read(folder)
+    class_names = class_names or record.data.get("class_names", ())
+    z = job["optimizer"]["param_groups"][0].get("z") if record.run.algorithm == "rmd" else None
     kept = job.get("notes", {})
     if labels.is_floating_point():
         raise RunError(f"{folder} is the run of a regression: it has no classes to audit")

@@ -221,6 +221,7 @@ class Loop:
             "test_samples": len(data.test_inputs),
             "shape": list(data.shape),
             "classes": data.classes,
+            "class_names": list(data.class_names),
             "wrong": int(self.job.changed.sum()),
             "notes": list(data.notes),
         }

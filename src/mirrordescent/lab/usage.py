@@ -155,4 +155,5 @@ def condensed(box: str) -> str:
     """
     lines = [line.strip(" │|") for line in box.splitlines() if not line.startswith(("╭", "╰", "+"))]
     text = " ".join(" ".join(lines).split("───")[0].split())
+    text = re.sub(r"^Error parsing [\w-]+: ", "", text)  # a dataclass of ours, which nobody has typed
     return re.sub(r"\s*Got errors:.*$", "", text).rstrip(".") or "the command was not understood"

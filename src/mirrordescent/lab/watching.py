@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -76,6 +78,7 @@ class Watching:
             disable=not console.is_terminal,
         )
         self.tasks: dict[str, TaskID] = {}
+        self.begun: dict[Path, tuple[float, float]] = {}  # of each run: when, and at which epoch
         self.all = self.bars.add_task("runs", total=total, standing="") if total > 1 else None
 
     def __enter__(self) -> Watching:
@@ -94,15 +97,31 @@ class Watching:
         if isinstance(event, Finished):
             self._finish(event)
             return
-        key = event.run.id
+        key, where = event.folder.name, event.epoch + event.step / event.steps
+        if event.folder not in self.begun:
+            self.begun[event.folder] = (time.monotonic(), where)
+            if key in self.tasks:  # the same settings on other samples
+                self.bars.remove_task(self.tasks.pop(key))
+        title = event.run.title
+        if self.total == 1 and len(self.begun) > 1:  # an audit's check, what a clean-up compares
+            title = f"run {len(self.begun)}: {title}"
         if key not in self.tasks:
-            self.tasks[key] = self.bars.add_task(event.run.title, total=event.run.epochs, standing="")
-        where = event.epoch + event.step / event.steps
+            self.tasks[key] = self.bars.add_task(title, total=event.run.epochs, standing="")
         self.bars.update(self.tasks[key], completed=round(where, 2), standing=standing(event.row))
         if not self.console.is_terminal and time.monotonic() - self.said > EVERY:
             self.said = time.monotonic()
-            words = [f"epoch {where:.1f} of {event.run.epochs}", standing(event.row)]
-            self.console.print(f"{event.run.title}: {', '.join(word for word in words if word)}", highlight=False)
+            words = [f"epoch {where:.1f} of {event.run.epochs}", standing(event.row), self._left(event, where)]
+            self.console.print(f"{title}: {', '.join(word for word in words if word)}", highlight=False)
+
+    def _left(self, event: loop.Progress, where: float) -> str:
+        """How long a run will take at the pace that it has had."""
+        begun, first = self.begun[event.folder]
+        if where <= first or where >= event.run.epochs:
+            return ""
+        seconds = (event.run.epochs - where) * (time.monotonic() - begun) / (where - first)
+        return (
+            f"at most {math.ceil(seconds / 60):,} min left" if seconds > 60 else f"at most {math.ceil(seconds)} s left"
+        )
 
     def _finish(self, event: Finished) -> None:
         self.ended += 1

@@ -14,12 +14,14 @@ from mirrordescent.lab.audit.rule import SMALLER, chosen
 from mirrordescent.lab.data import Data, DataError, Source
 from mirrordescent.lab.data.split import split
 from mirrordescent.lab.data.whole import Whole, load_whole
-from mirrordescent.lab.job import given_labels
+from mirrordescent.lab.evaluation import predict
+from mirrordescent.lab.job import Job, given_labels
 from mirrordescent.lab.loop import Keeping, Progress, Watch
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import Record, RunError
+from mirrordescent.lab.records import Record, RunError, load_checkpoint
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.train import train
+from mirrordescent.suspicion import share_wrong
 
 EVALUATIONS = 10  # along a run
 TRIES = 3  # step sizes
@@ -67,18 +69,30 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Check:
+    """What a network says about labels that it was not trained on.
+
+    contradicted: the share of labels for which it predicts something else. wrong: the share that is wrong, by how sure
+    it was. before: the share by the audit's own network.
+    """
+
+    contradicted: float
+    wrong: float
+    before: float
+
+
+@dataclass(frozen=True)
 class Audited:
     """What was found, about which data, by which run.
 
-    changed: which labels were corrupted on purpose, if any were. contradicted: the share of labels that a network
-    contradicts that was not trained on them; None if that was not looked at.
+    changed: which labels were corrupted on purpose, if any were. check: None if there was none.
     """
 
     whole: Whole
     record: Record
     found: md.Audit
     changed: Tensor | None
-    contradicted: float | None = None
+    check: Check | None = None
 
 
 def audit_data(data: str, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None) -> Audited:
@@ -94,12 +108,10 @@ def audit_whole(whole: Whole, asked: Asked, keeping: Keeping, place: Place, *, w
     keeping = dataclasses.replace(keeping, root=keeping.root / "audits")  # runs on all samples, none set aside
     run = run_for(whole.data, whole.source.data, asked)
     hear = _honest(watch, held_out=whole.held_out)
-    record, found = audit_labels(run, whole.data, keeping, place, fixed=asked.lr is not None, watch=hear)
+    record, found, check = audit_labels(run, whole.data, asked, keeping, place, watch=hear)
     corrupted = given_labels(record.run, whole.data)
-    found = dataclasses.replace(found, names=whole.names)
     changed = corrupted.changed if run.corruption else None
-    contradicted = None if asked.no_check else _contradicted(record, whole.data, found.given, keeping, place, watch)
-    return Audited(whole, record, found, changed, contradicted)
+    return Audited(whole, record, dataclasses.replace(found, names=whole.names), changed, check)
 
 
 def whole_of(data: str, asked: Asked, keeping: Keeping) -> Whole:
@@ -108,37 +120,60 @@ def whole_of(data: str, asked: Asked, keeping: Keeping) -> Whole:
 
 
 def audit_labels(
-    run: Run, data: Data, keeping: Keeping, place: Place, *, fixed: bool = False, watch: Watch | None = None
-) -> tuple[Record, md.Audit]:
+    run: Run, data: Data, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None
+) -> tuple[Record, md.Audit, Check | None]:
     """Train a run on the data, and audit the labels that it was trained on.
 
-    Where training diverges it begins again with a smaller step, unless the step is `fixed`. Raises RunError if that
-    does not help.
+    Where training diverges it begins again with a smaller step, unless the step was asked for. Raises RunError if that
+    does not help. The share of wrong labels is the mean of what the run says and of what the check says.
     """
-    for _ in range(1 if fixed else TRIES):
+    record = _settled_down(run, data, keeping, place, watch, tries=TRIES if asked.lr is None else 1)
+    found = md.audit(record, class_names=data.class_names)
+    check = None if asked.no_check else _check(record, data, found, place, keeping, watch)
+    if check is not None:
+        found = found.with_share((check.before + check.wrong) / 2)
+    return record, found, check
+
+
+def _settled_down(run: Run, data: Data, keeping: Keeping, place: Place, watch: Watch | None, tries: int) -> Record:
+    for _ in range(tries):
         record = train(run, keeping, place, data=data, watch=watch)
         if record.reason != "diverged":
-            return record, md.audit(record, class_names=data.class_names)
+            return record
         assert run.lam is not None
         run = dataclasses.replace(run, lr=run.lr / SMALLER, lam=run.lam / SMALLER)
     told = f"training diverged at epoch {record.epochs} with a step size of {record.run.lr:g}"
     raise RunError(f"{told}; give a smaller one with --lr")
 
 
-def _contradicted(
-    record: Record, data: Data, given: Tensor, keeping: Keeping, place: Place, watch: Watch | None
-) -> float | None:
-    """The share of a fifth of the labels that a network contradicts, trained the same way on the other samples."""
+def _check(
+    record: Record, data: Data, found: md.Audit, place: Place, keeping: Keeping, watch: Watch | None
+) -> Check | None:
+    """What a network says about a fifth of the labels that was trained the same way on the other samples."""
     try:
-        rows, others = split(given, SHARE, 0, data.name)
+        rows, others = split(found.given, SHARE, 0, data.name)
     except DataError:  # every class has a single sample
         return None
-    part = judged_by(part_of(data, rows, given), data.inputs[others], given[others])
+    part = judged_by(part_of(data, rows, found.given), data.inputs[others], found.given[others])
     plain = {"corruption": 0.0, "noise": "uniform", "batch_size": min(record.run.batch_size, len(rows))}
     run = Run.from_dict({**record.run.to_dict(), **plain})
-    root = dataclasses.replace(keeping, root=record.folder / "check")
-    accuracy = train(run, root, place, data=part, watch=watch).final["test_accuracy"]
-    return None if accuracy is None else 1 - accuracy
+    trained = train(run, dataclasses.replace(keeping, root=record.folder / "check"), place, data=part, watch=watch)
+    if trained.reason == "diverged":
+        return None
+    probabilities, given = outputs_of(trained, part, place).double().softmax(1).cpu(), found.given[others]
+    contradicted = float((probabilities.argmax(1) != given).double().mean())
+    return Check(contradicted, share_wrong(probabilities, given), found.noise)
+
+
+def outputs_of(record: Record, data: Data, place: Place) -> Tensor:
+    """What a trained network says about the test samples, (samples, classes)."""
+    state = load_checkpoint(record.folder)
+    if state is None:
+        raise RunError(f"{record.folder} has no checkpoint; remove the folder and train again")
+    with place.taken():
+        job = Job(record.run, data, place)
+        job.load_state_dict(state["job"])
+        return predict(job, job.test_inputs, job.test_targets)[1]
 
 
 def run_for(held: Data, data: str, asked: Asked) -> Run:

@@ -44,7 +44,7 @@ class Cleaning:
     """a CSV file of decisions, as audit.html exports it; they alone decide, and what is not in it stays"""
     relabel: bool = False
     """give a flagged sample the suggested label where the network was confident, instead of leaving it out"""
-    confidence: float = 0.7
+    confidence: float = 0.9
     """how confident, for --relabel"""
     rounds: int = 1
     """audit what is left again, so many times in all"""
@@ -120,8 +120,9 @@ def in_rounds(
     for _ in range(cleaning.rounds - 1):
         rows = choice.keep.nonzero()[:, 0]
         part = part_of(data, rows, choice.labels)
-        run = run_for(part, audited.record.run.data, asked.as_given)
-        _, left = audit_labels(run, part, _beside(audited, "round", part, keeping), place, watch=watch)
+        again = asked.as_given
+        run = run_for(part, audited.record.run.data, again)
+        _, left, _ = audit_labels(run, part, again, _beside(audited, "round", part, keeping), place, watch=watch)
         next_one = by_audit(left, cleaning)
         keep, labels = choice.keep.clone(), choice.labels.clone()
         keep[rows], labels[rows] = next_one.keep, next_one.labels
@@ -193,9 +194,10 @@ def compared(
         rows, others = split(given, SHARE, 0, data.name)
         data = judged_by(data, data.inputs[others], given[others])
         if cleaning.decisions is None:
-            apart = part_of(data, rows, given)
-            run = run_for(apart, audited.record.run.data, asked.as_given)
-            _, found = audit_labels(run, apart, _beside(audited, "apart", apart, keeping), place, watch=watch)
+            apart, again = part_of(data, rows, given), asked.as_given
+            run = run_for(apart, audited.record.run.data, again)
+            beside = _beside(audited, "apart", apart, keeping)
+            _, found, _ = audit_labels(run, apart, again, beside, place, watch=watch)
             part = in_rounds(audited, found, apart, asked, cleaning, keeping, place, watch)
             keep, labels = choice.keep.clone(), choice.labels.clone()
             keep[rows], labels[rows] = part.keep, part.labels

@@ -72,7 +72,8 @@ def _decision(cells: dict[str, str], count: int, alike: _Alike, names: Sequence[
     name = cells["name"]
     if names is not None and not any(_survives(text) == _survives(names[index]) for text in (_bared(name), name)):
         raise DataError(
-            f"sample {index} is called {names[index]!r}, but {name!r} in the file, whose decisions are on other data"
+            f"sample {index} is called {names[index]!r}, but {name!r} in the file: the index is another sample's, or "
+            "the decisions are on other data"
         )
     action = cells["action"].strip().lower()
     if action not in ACTIONS:
@@ -112,7 +113,8 @@ class _Alike:
         for candidate in (_bared(text), text):
             if len(found := self.left.get(_survives(candidate), [])) == 1:
                 return found[0]
-        raise DataError(f"unknown class {text!r}{nearest(text, self.names)}; known: {listed(self.names, 10)}")
+        known = listed([repr(name) for name in self.names], 10)
+        raise DataError(f"unknown class {text!r}{nearest(text, self.names)}; known: {known}")
 
 
 def _bared(text: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mirrordescent.lab.audit.auditing import Audited
+from mirrordescent.lab.audit.auditing import Audited, Check
 from mirrordescent.lab.audit.page import Findings, Histogram, Shown, write_audit_page
 from mirrordescent.lab.evaluation import auroc
 from mirrordescent.lab.files import write_text
@@ -47,7 +47,7 @@ def sentences(audited: Audited) -> tuple[str, ...]:
     told = [
         f"About {100 * found.noise:.1f} % of the {n:,} labels are estimated to be wrong; {flagged:,} "
         f"{'is' if flagged == 1 else 'are'} more likely wrong than right, and flagged.",
-        *_bounded(found.noise, audited.contradicted),
+        *_bounded(found.noise, audited.check),
         "The estimate comes from what a network predicted for each sample while it was trained and kept from learning "
         "labels by heart. It is no proof: a rare, ambiguous or badly recorded sample looks like a wrong label. Look at "
         "some of the flagged ones before you trust the rest.",
@@ -60,18 +60,19 @@ def sentences(audited: Audited) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _bounded(noise: float, contradicted: float | None) -> Iterator[str]:
+def _bounded(noise: float, check: Check | None) -> Iterator[str]:
     """What a network says that was not trained on the labels it judges: its mistakes come on top of wrong labels."""
-    if contradicted is None:
+    if check is None:
         return
     yield (
-        f"A second network, trained on four fifths of the samples, contradicts {100 * contradicted:.1f} % of the other "
-        "labels; its own mistakes are among them, so that no more than that should be wrong."
+        f"A second network, trained on four fifths of the samples, contradicts {100 * check.contradicted:.1f} % of the "
+        f"other labels, its own mistakes among them; by how sure it was, {100 * check.wrong:.1f} % are wrong. The "
+        f"first one says {100 * check.before:.1f} %; the estimate is the mean of the two."
     )
-    if contradicted > noise + FAR:
+    if check.contradicted > noise + FAR:
         yield (
-            "The two are far apart: either the classes are hard to tell apart, or the first network has learnt labels "
-            "by heart. Trust the ranking, not the number; and expect more wrong labels than are flagged."
+            "A second network contradicts far more than are estimated to be wrong: either the classes are hard to tell "
+            "apart, or the first network has learnt labels by heart. Trust the ranking, not the number."
         )
 
 
@@ -82,7 +83,7 @@ def _on_purpose(score: Tensor, issue: Tensor, changed: Tensor) -> str:
     ranked = "" if area is None else f" The score ranks them with an AUROC of {area:.4f}."
     return (
         f"{count:,} labels ({100 * count / len(changed):.1f} %) were corrupted on purpose: {hits:,} of them are among "
-        f"the {flagged:,} that are flagged.{ranked}"
+        f"the {flagged:,} that are flagged.{ranked} What was wrong before counts as right here."
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrordescent.lab.data.base import Data, DataError
-from mirrordescent.lab.names import unknown
+from mirrordescent.lab.names import listed, unknown
 
 if TYPE_CHECKING:
     from mirrordescent.lab.data.arrays import PreparedArrays
@@ -77,6 +77,18 @@ def prepare(spec: Source, whole: bool = False) -> PreparedTable | PreparedArrays
     whole: where they have no test set of their own, every sample is trained on (see `divided`).
     Raises what `load` raises.
     """
+    made = _prepare(spec, whole=whole)
+    names: dict[str, list[str]] = {}
+    for name in made.data.class_names:
+        names.setdefault(" ".join(name.split()).casefold(), []).append(repr(name))
+    twins = [" and ".join(alike) for alike in names.values() if len(alike) > 1]
+    if not twins:
+        return made
+    told = f"classes whose names differ in case or spaces alone: {listed(twins)}; if they are one, write them alike"
+    return replace(made, data=replace(made.data, notes=(*made.data.notes, told)))
+
+
+def _prepare(spec: Source, *, whole: bool) -> PreparedTable | PreparedArrays | PreparedFolder:
     path = Path(spec.data).expanduser()
     if not path.exists():
         missing = f"there is no file or folder {str(path)!r}"
@@ -90,7 +102,7 @@ def prepare(spec: Source, whole: bool = False) -> PreparedTable | PreparedArrays
 
         return prepare_table(path, spec.label, test, spec.test_share, spec.split_seed, whole=whole)
     if spec.label is not None:
-        raise ValueError(f"label is for tables ({', '.join(TABLES)}), but {path} is none; leave it out")
+        raise ValueError(f"--label is for tables ({', '.join(TABLES)}), but {path} is none; leave it out")
     if kind == "arrays":
         from mirrordescent.lab.data.arrays import prepare_arrays
 
