@@ -134,7 +134,7 @@ def test_a_test_set_of_its_own_stays_apart(table: Path, tmp_path: Path) -> None:
         whole = load_whole(source)
         assert whole.held_out
         assert whole.data.digest == load(source).digest
-        assert not any("no test accuracy" in note for note in whole.data.notes)
+        assert not any("none is set aside" in note for note in whole.data.notes)
     assert whole.names[0] == "train/cat/0.png"
 
 
