@@ -140,7 +140,9 @@ class TestAudit:
         hits = len(flagged & {f"line {line}" for line in bad})
         assert hits > 0.7 * len(bad)
         assert len(flagged) < 2 * len(bad)
-        assert dict(findings(audited).shown[0].cells).keys() == {"kind", "a", "b", "colour"}
+        shown = findings(audited)
+        assert dict(shown.shown[0].cells).keys() == {"kind", "a", "b", "colour"}
+        assert all(note in shown.sentences[-1] for note in audited.whole.data.notes)
 
     def test_a_run_that_diverges_begins_again_with_a_smaller_step(
         self, digits: tuple[Audited, Keeping], monkeypatch: pytest.MonkeyPatch

@@ -275,15 +275,18 @@ def _described(histogram: Histogram) -> str:
 
 
 def _count_ticks(top: float) -> list[int]:
-    """Round numbers up to `top`, about evenly spaced on the axis of square roots.
+    """Round numbers up to `top`, about evenly spaced on the axis of square roots, and none on top of another.
 
-    >>> _count_ticks(4312), _count_ticks(1)
-    ([0, 200, 1000, 2000, 4000], [0, 1])
+    >>> _count_ticks(4312), _count_ticks(1), _count_ticks(1650)
+    ([0, 200, 1000, 2000, 4000], [0, 1], [0, 100, 400, 1000])
     """
-    parts = (top * step * step / 16 for step in range(1, 5))
-    return sorted(
-        {0, *(int(part // (unit := 10 ** math.floor(math.log10(part))) * unit) for part in parts if part >= 1)}
-    )
+    parts = (top * step * step / 16 for step in range(4, 0, -1))
+    ticks = [int(part // (unit := 10 ** math.floor(math.log10(part))) * unit) for part in parts if part >= 1]
+    apart: list[int] = []
+    for tick in [*ticks, 0]:
+        if not apart or math.sqrt(apart[-1]) - math.sqrt(tick) > math.sqrt(top) / 10:
+            apart.append(tick)
+    return apart[::-1]
 
 
 def _score_ticks(low: float, high: float) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -35,7 +35,7 @@ def findings(audited: Audited, shown: int = SHOWN) -> Findings:
         issue=found.issue.tolist(),
         names=whole.names,
         shown=[Shown(i, whole.names[i], whole.picture(i), whole.cells(i)) for i in worst],
-        sentences=sentences(audited),
+        sentences=(*sentences(audited), *_prepared(whole.data.notes)),
         histogram=histogram(found.score, found.wrong),
     )
 
@@ -58,6 +58,12 @@ def sentences(audited: Audited) -> tuple[str, ...]:
     if audited.changed is not None:
         told.append(_on_purpose(found.score, found.issue, audited.changed))
     return tuple(told)
+
+
+def _prepared(notes: Sequence[str]) -> Iterator[str]:
+    """What was done to the data on the way in."""
+    if notes:
+        yield f"The data: {'; '.join(notes)}."
 
 
 def _bounded(noise: float, check: Check | None) -> Iterator[str]:
