@@ -119,9 +119,7 @@ class Watching:
         if where <= first or where >= event.run.epochs:
             return ""
         seconds = (event.run.epochs - where) * (time.monotonic() - begun) / (where - first)
-        return (
-            f"at most {math.ceil(seconds / 60):,} min left" if seconds > 60 else f"at most {math.ceil(seconds)} s left"
-        )
+        return f"about {math.ceil(seconds / 60):,} min left" if seconds > 60 else f"about {math.ceil(seconds)} s left"
 
     def _finish(self, event: Finished) -> None:
         self.ended += 1

@@ -1,0 +1,125 @@
+"""How many labels are wrong: what an audit estimates by itself and with a second opinion, beside the truth.
+
+    python benchmarks/shares.py --out results/shares.json
+
+Digits under six kinds of noise, Fashion-MNIST's first 2,000 images, and tables with classes that overlap more and less:
+scikit-learn's wine and breast cancer, and made ones of 5,000 rows. The wrong labels of all but digits are uniform over
+the other classes. The audit's rule for the second opinion was chosen on these data.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn import datasets
+from timing import record
+from torch import Tensor
+
+import mirrordescent as md
+from mirrordescent.lab.audit.auditing import Asked, Audited, audit_data
+from mirrordescent.lab.data import Source, load
+from mirrordescent.lab.evaluation import auroc
+from mirrordescent.lab.loop import Keeping
+from mirrordescent.lab.place import Place
+
+MADE = {"overlap little": (2.0, 0.15), "overlap": (1.0, 0.15), "overlap much": (0.6, 0.1)}  # separation, share wrong
+
+
+@dataclass(frozen=True)
+class Case:
+    """Data with wrong labels. wrong: which, where they are not corrupted on the way in."""
+
+    name: str
+    data: str
+    asked: Asked
+    wrong: Tensor | None = None
+
+
+def cases(folder: Path, data_root: Path | None) -> list[Case]:
+    """The data, written into a folder where they have to be made."""
+    found = [
+        Case(f"digits, {noise} {rate:.0%}", "digits", Asked(model="mlp", corruption=rate, noise=noise))
+        for noise in ("uniform", "pair", "instance")
+        for rate in (0.2, 0.4)
+    ]
+    fashion = load(Source("fashion-mnist"), data_root)
+    found.append(spoilt("Fashion-MNIST, 2,000", fashion.inputs[:2000].numpy(), fashion.targets[:2000].numpy(), folder))
+    for name, made in (("wine", datasets.load_wine()), ("breast cancer", datasets.load_breast_cancer())):
+        scaled = (made.data - made.data.mean(0)) / made.data.std(0)
+        found.append(spoilt(name, scaled, made.target, folder))
+    for name, (separation, share) in MADE.items():
+        x, y = datasets.make_classification(
+            5000, 20, n_informative=10, n_classes=5, class_sep=separation, flip_y=0, random_state=1
+        )
+        found.append(spoilt(name, x, y, folder, share))
+    return found
+
+
+def spoilt(name: str, x: Any, y: Any, folder: Path, share: float = 0.15) -> Case:
+    """Arrays with some of their labels redrawn from the other classes."""
+    random = np.random.default_rng(0)
+    wrong = random.random(len(y)) < share
+    classes = int(y.max()) + 1
+    given = np.where(wrong, (y + random.integers(1, classes, len(y))) % classes, y)
+    path = folder / f"{name.replace(' ', '-').replace(',', '')}.npz"
+    np.savez(path, x=x if x.dtype == np.uint8 else x.astype(np.float32), y=given)
+    return Case(name, str(path), Asked(), torch.from_numpy(wrong))
+
+
+def judged(found: md.Audit, wrong: Tensor) -> dict[str, float | None]:
+    flagged = found.issue
+    return {
+        "estimated": found.noise,
+        "precision": float(wrong[flagged].double().mean()) if bool(flagged.any()) else None,
+        "recall": float(flagged[wrong].double().mean()),
+        "brier": float((found.wrong - wrong.double()).square().mean()),
+        "auroc": auroc(found.score, wrong),
+    }
+
+
+def outcome(case: Case, audited: Audited) -> dict[str, Any]:
+    wrong = case.wrong if case.wrong is not None else audited.changed
+    assert wrong is not None
+    assert audited.check is not None
+    alone = md.audit(audited.record)
+    return {
+        "data": case.name,
+        "samples": len(wrong),
+        "wrong": float(wrong.double().mean()),
+        "contradicted": audited.check.contradicted,
+        "second_opinion": audited.check.wrong,
+        "alone": judged(alone, wrong),
+        "both": judged(audited.found, wrong),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path("runs/shares"))
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--out", type=Path, help="where to write the record")
+    arguments = parser.parse_args()
+    arguments.root.mkdir(parents=True, exist_ok=True)
+    keeping, place = Keeping(arguments.root, data_root=arguments.data_root), Place("cpu")
+    results = []
+    for case in cases(arguments.root, arguments.data_root):
+        results.append(outcome(case, audit_data(case.data, case.asked, keeping, place)))
+        one = results[-1]
+        print(f"{one['data']:24} wrong {one['wrong']:.3f} contradicted {one['contradicted']:.3f}", end=" ")
+        for way in ("alone", "both"):
+            told = {name: None if value is None else round(value, 3) for name, value in one[way].items()}
+            print(way, told, end=" ")
+        print(flush=True)
+    for way in ("alone", "both"):
+        error = sum(abs(one[way]["estimated"] - one["wrong"]) for one in results) / len(results)
+        print(f"{way}: mean error of the estimate {error:.4f}")
+    record("shares", {"cases": results}, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
