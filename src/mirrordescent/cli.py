@@ -135,7 +135,7 @@ def audit(
         raise ValueError(f"top must be >= 0, got {top}")
     if out is not None and out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file; --out takes a folder")
-    with Watching(console(), total=1) as watch:
+    with Watching(console(), total=1, name="training") as watch:
         audited = audit_data(data, asked, keeping, place, watch=watch)
     written = write_audit(audited, audited.record.folder if out is None else out)
     if json:
@@ -171,7 +171,7 @@ def clean(
     whole = whole_of(data, asked, keeping)
     out = lab.copy_path(whole, out)  # what is wrong with a path or a file is told before anything is trained
     lab.person(whole, cleaning)
-    with Watching(console(), total=1) as watch:
+    with Watching(console(), total=1, name="training") as watch:
         audited = audit_whole(whole, asked, keeping, place, watch=watch)
         choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
         outcomes = (

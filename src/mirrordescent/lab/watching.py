@@ -62,11 +62,12 @@ def standing(row: Row) -> str:
 class Watching:
     """The progress of one run or of many; a live display on a terminal, a line now and then elsewhere.
 
-    total: how many runs there are.
+    total: how many runs there are. name: what to call them, instead of what they are.
     """
 
-    def __init__(self, console: Console, total: int) -> None:
+    def __init__(self, console: Console, total: int, name: str | None = None) -> None:
         self.console, self.total, self.ended, self.said = console, total, 0, time.monotonic()
+        self.name = name
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -102,9 +103,9 @@ class Watching:
             self.begun[event.folder] = (time.monotonic(), where)
             if key in self.tasks:  # the same settings on other samples
                 self.bars.remove_task(self.tasks.pop(key))
-        title = event.run.title
+        title = self.name or event.run.title
         if self.total == 1 and len(self.begun) > 1:  # an audit's check, what a clean-up compares
-            title = f"run {len(self.begun)}: {title}"
+            title = f"{title}, run {len(self.begun)}"
         if key not in self.tasks:
             self.tasks[key] = self.bars.add_task(title, total=event.run.epochs, standing="")
         self.bars.update(self.tasks[key], completed=round(where, 2), standing=standing(event.row))

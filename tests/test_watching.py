@@ -1,0 +1,66 @@
+"""What a person sees while it runs: which run it is, how far it is, and how long it will take."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mirrordescent.lab import watching
+from mirrordescent.lab.loop import Progress
+from mirrordescent.lab.runs import Run
+from mirrordescent.lab.watching import EVERY, Watching
+
+
+class Clock:
+    """A time that is set by hand."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    held = Clock()
+    monkeypatch.setattr(watching, "time", held)
+    return held
+
+
+def lines(clock: Clock, name: str | None, events: list[tuple[float, Progress]]) -> list[str]:
+    """What is said about events at times, without a terminal."""
+    out = io.StringIO()
+    with Watching(Console(file=out, width=200), total=1, name=name) as watch:
+        for clock.now, event in events:
+            watch(event)
+    return out.getvalue().splitlines()
+
+
+def at(epoch: int, step: int = 0, folder: str = "a") -> Progress:
+    return Progress(Run(lam=2, epochs=20), epoch, step, 10, {}, Path(folder) / "id")
+
+
+def test_a_line_now_and_then_says_how_long_it_will_take(clock: Clock) -> None:
+    second = EVERY + 1
+    told = lines(clock, None, [(0, at(0)), (1, at(1)), (second, at(2)), (second + 1, at(3)), (600, at(5, 5))])
+    assert told == [
+        "RMD sample, λ = 2: epoch 2.0 of 20, about 2 min left",
+        "RMD sample, λ = 2: epoch 5.5 of 20, about 27 min left",
+    ]
+
+
+def test_a_run_that_goes_on_is_judged_by_its_pace_now(clock: Clock) -> None:
+    told = lines(clock, None, [(0, at(18)), (30, at(19))])
+    assert told == ["RMD sample, λ = 2: epoch 19.0 of 20, about 30 s left"]
+
+
+def test_the_next_run_of_a_command_is_told_from_the_first(clock: Clock) -> None:
+    """The same settings on other samples, as an audit's second opinion."""
+    told = lines(clock, "training", [(0, at(0)), (20, at(20)), (21, at(0, folder="b")), (40, at(10, folder="b"))])
+    assert told == [
+        "training: epoch 20.0 of 20",
+        "training, run 2: epoch 10.0 of 20, about 19 s left",
+    ]
