@@ -66,14 +66,19 @@ def side_by_side(
 ) -> list[Finished]:
     """The same for runs whose data are at hand; returns what became of each. until: by time.monotonic()."""
     place = place or Place("cuda")
-    if place.resolved.type != "cuda":
-        raise ValueError(f"the engine is for a GPU, got device {place.device!r}; `sweep` trains on the CPU's cores")
+    check_gpu(place)
     with signals() as signalled, place.taken(), contextlib.ExitStack() as locks:
         side = _Side(keeping, place, watch or (lambda _: None), locks, compile_forward=compile_forward)
         side.go(works, at_once, lambda: bool(signalled) or time.monotonic() > until)
         if signalled:
             raise KeyboardInterrupt
     return side.ended
+
+
+def check_gpu(place: Place) -> None:
+    """Raises ValueError where the place is none."""
+    if place.resolved.type != "cuda":
+        raise ValueError(f"the engine is for a GPU, got device {place.device!r}; `sweep` trains on the CPU's cores")
 
 
 def all_trained(works: Sequence[Work], keeping: Keeping, place: Place, *, watch: Watch | None = None) -> list[Record]:

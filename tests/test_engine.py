@@ -1,0 +1,166 @@
+"""The engine's turns on a CPU, with a job in its captured step's place: each run is what it is alone, to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mirrordescent.lab import engine as module
+from mirrordescent.lab.data import Data
+from mirrordescent.lab.engine import all_trained, engine, side_by_side
+from mirrordescent.lab.job import Job
+from mirrordescent.lab.loop import Keeping, Progress
+from mirrordescent.lab.place import Place
+from mirrordescent.lab.records import held, read
+from mirrordescent.lab.runs import Run, settled
+from mirrordescent.lab.sweep import Finished, Work
+from mirrordescent.lab.train import train
+
+CPU = Place("cpu", threads=1)
+
+
+def things(n: int = 64) -> Data:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(n + 16, 5, generator=generator), torch.randint(3, (n + 16,), generator=generator)
+    return Data("things", x[:n], y[:n], x[n:], y[n:], 3)
+
+
+RUNS = [
+    settled(dataclasses.replace(run, batch_size=16, corruption=0.3, stop="never"), things())
+    for run in (
+        Run(lam=2, epochs=3),
+        Run(lam=2, reduction="batch", potential="2 * l2", momentum=0.5, epochs=2),
+        Run(algorithm="sgd", epochs=4, schedule="cosine"),
+        Run(algorithm="weight-decay", lam=0.1, epochs=1),
+        Run(lam=4, loss="elr", epochs=3, seed=1),
+    )
+]
+
+
+@pytest.fixture(autouse=True)
+def _without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "check_gpu", lambda _: None)
+    monkeypatch.setattr(module, "Captured", lambda job, **_: job)
+    monkeypatch.setattr("mirrordescent.lab.sweep.load", lambda *_: things())
+
+
+def alone(root: Path, runs: list[Run] = RUNS) -> dict[str, Any]:
+    return {run.id: train(run, Keeping(root / "alone"), CPU, data=things()).rows for run in runs}
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 8])
+def test_every_run_is_what_it_is_alone(tmp_path: Path, at_once: int) -> None:
+    """Of different length and algorithm, whatever else is under way."""
+    heard: list[Progress | Finished] = []
+    records, rest = engine(RUNS, Keeping(tmp_path), CPU, at_once=at_once, watch=heard.append)
+    assert not rest
+    assert {record.id: record.rows for record in records} == alone(tmp_path)
+    assert sorted(event.run.id for event in heard if isinstance(event, Finished)) == sorted(run.id for run in RUNS)
+    together = {event.run.id for event in heard[:20] if isinstance(event, Progress)}
+    assert len(together) >= min(at_once, 3)
+    heard.clear()
+    assert engine(RUNS, Keeping(tmp_path), CPU, at_once=at_once, watch=heard.append) == (records, [])
+    assert not any(isinstance(event, Progress) for event in heard)  # nothing is trained twice
+
+
+@pytest.mark.parametrize("after", [1, 3, 7])
+def test_stopped_anywhere_it_goes_on_where_it_was(tmp_path: Path, after: int) -> None:
+    keeping, count = Keeping(tmp_path), 0
+
+    def stop(event: Progress | Finished) -> None:
+        nonlocal count
+        count += isinstance(event, Progress)
+        if count == after:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        engine(RUNS, keeping, CPU, at_once=2, watch=stop)
+    _, rest = engine(RUNS, keeping, CPU, at_once=2, minutes=0)
+    assert rest
+    assert {end.status for end in rest} <= {"waiting", "interrupted"}
+    records, rest = engine(RUNS, keeping, CPU, at_once=3)
+    assert not rest
+    assert {record.id: record.rows for record in records} == alone(tmp_path)
+
+
+def test_one_run_on_several_data_sets(tmp_path: Path) -> None:
+    sets = [things(n) for n in (64, 48, 32)]
+    works = [Work(RUNS[0], data, tmp_path / str(len(data))) for data in sets]
+    assert [end.status for end in side_by_side(works, Keeping(), CPU, at_once=2)] == ["done"] * 3
+    assert not any(data._places for data in sets)  # nothing is left on the device
+    for work in works:
+        apart = train(work.run, Keeping(tmp_path / "apart" / work.root.name), CPU, data=work.data)
+        assert read(work.root / work.run.id).rows == apart.rows
+    assert [record.rows for record in all_trained(works, Keeping(), CPU)] == [
+        read(work.root / work.run.id).rows for work in works
+    ]
+
+
+def test_data_stay_on_the_device_as_long_as_a_run_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, left = things(), []
+    monkeypatch.setattr(Data, "leave", lambda self, _: left.append(len(read_all_done(tmp_path))))
+    side_by_side([Work(run, data, tmp_path) for run in RUNS], Keeping(), CPU, at_once=2)
+    assert left == [len(RUNS)]
+
+
+def read_all_done(root: Path) -> list[Path]:
+    return [path for path in root.iterdir() if read(path).status == "done"]
+
+
+@pytest.mark.parametrize("where", ["start", "step", "evaluation"])
+def test_a_run_that_fails_says_so_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    broken = RUNS[1]
+
+    class Breaking(Job):
+        """Breaks in the second of the runs."""
+
+        def __init__(self, run: Run, *more: Any) -> None:
+            if where == "start" and run == broken:
+                raise RuntimeError("it is full")
+            super().__init__(run, *more)
+
+        def step(self) -> None:
+            if where == "step" and self.run == broken and self.next == 2:
+                raise RuntimeError("it is full")
+            super().step()
+
+        def wait(self) -> None:
+            if where == "evaluation" and self.run == broken:
+                raise RuntimeError("it is full")
+
+    monkeypatch.setattr(module, "Job", Breaking)
+    records, rest = engine(RUNS, Keeping(tmp_path, checkpoint_seconds=1e6), CPU, at_once=3)
+    assert rest == [Finished(broken, "failed", "it is full")]
+    others = [run for run in RUNS if run != broken]
+    assert {record.id: record.rows for record in records} == alone(tmp_path, others)
+    if where != "start":
+        record = read(tmp_path / broken.id)
+        assert (record.status, record.reason) == ("failed", "it is full")
+    monkeypatch.setattr(module, "Job", Job)
+    again, rest = engine(RUNS, Keeping(tmp_path), CPU, at_once=3)
+    assert not rest
+    assert len(again) == len(RUNS)
+
+
+def test_a_person_hears_of_one_run_at_a_time(tmp_path: Path) -> None:
+    works = [Work(RUNS[0], things(n), tmp_path / str(n)) for n in (32, 64)]
+    heard: list[Progress] = []
+    side_by_side(works, Keeping(), CPU, at_once=2, watch=module._of_one(heard.append))
+    folders = [event.folder.parent.name for event in heard]
+    assert folders == sorted(folders)  # of the next when the first is through
+    assert folders[0] == "32"
+
+
+def test_a_folder_in_use_is_one_failure(tmp_path: Path) -> None:
+    with held(tmp_path / RUNS[0].id, wait=False):
+        records, [end] = engine(RUNS[:2], Keeping(tmp_path), CPU, at_once=2)
+    assert [record.id for record in records] == [RUNS[1].id]
+    assert (end.run, end.status) == (RUNS[0], "failed")
+    assert "process" in end.error
