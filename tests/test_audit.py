@@ -133,6 +133,7 @@ class TestAudit:
         audited = audit_data(str(path), asked, Keeping(tmp_path / "runs"), CPU, watch=heard.append)
         assert audited.check is None
         assert len(audited.found) == 300 + lonely
+        assert any("cannot be judged: alone." in sentence for sentence in sentences(audited)) == lonely
         assert not audited.whole.held_out
         assert heard
         assert not any(progress.row for progress in heard)

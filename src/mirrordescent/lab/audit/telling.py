@@ -13,10 +13,12 @@ from mirrordescent.lab.audit.auditing import Audited, Check
 from mirrordescent.lab.audit.page import Findings, Histogram, Shown, write_audit_page
 from mirrordescent.lab.evaluation import auroc
 from mirrordescent.lab.files import write_text
+from mirrordescent.lab.names import listed
 
 SHOWN = 1000  # samples with their picture or row on the page
 BINS = 60
 SMALL = 500  # samples, below which numbers are rough
+RARE = 5  # samples of a class, below which nothing is known of it
 FAR = 0.1  # between the estimate and what a network contradicts that was not trained on the labels
 
 
@@ -55,6 +57,9 @@ def sentences(audited: Audited) -> tuple[str, ...]:
     ]
     if n < SMALL:
         told.append(f"With only {n:,} samples the numbers are rough.")
+    members = torch.bincount(found.given, minlength=len(audited.whole.class_names)).tolist()
+    if rare := [name for name, m in zip(audited.whole.class_names, members, strict=True) if 0 < m < RARE]:
+        told.append(f"Classes with fewer than {RARE} samples cannot be judged: {listed(rare)}.")
     if audited.changed is not None:
         told.append(_on_purpose(found.score, found.issue, audited.changed))
     return tuple(told)
