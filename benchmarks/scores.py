@@ -25,14 +25,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import mirrordescent as md
-from mirrordescent.lab.audit.auditing import Asked, judged_by, part_of, run_for
+from mirrordescent.lab.audit.auditing import Asked, judged_by, outputs_of, part_of, run_for
 from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.engine import all_trained, engine
 from mirrordescent.lab.evaluation import auroc, predict
 from mirrordescent.lab.job import Job, given_labels
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import load_checkpoint
+from mirrordescent.lab.records import load_checkpoint, read
 from mirrordescent.lab.runs import Run
 from mirrordescent.lab.sweep import Work, sweep
 
@@ -116,13 +116,8 @@ def out_of_fold(works: list[tuple[Work, Tensor]], place: Place) -> Tensor:
     """The loss of the given label for a network that has not seen the sample; cleanlab ranks by its self-confidence."""
     score = torch.empty(sum(len(out) for _, out in works))
     for work, out in works:
-        job = Job(work.run, work.data, place)
-        state = load_checkpoint(work.root / work.run.id)
-        assert state is not None
-        job.load_state_dict(state["job"])
-        with place.taken():
-            losses, _ = predict(job, job.test_inputs, job.test_targets)
-        score[out] = losses.cpu()
+        outputs = outputs_of(read(work.root / work.run.id), work.data, place)
+        score[out] = F.cross_entropy(outputs.cpu(), work.data.test_targets, reduction="none")
     return score
 
 

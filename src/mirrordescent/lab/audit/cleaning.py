@@ -120,14 +120,19 @@ def in_rounds(
     for _ in range(cleaning.rounds - 1):
         rows = choice.keep.nonzero()[:, 0]
         part = part_of(data, rows, choice.labels)
-        again = asked.as_given
-        run = run_for(part, audited.record.run.data, again)
-        _, left, _ = audit_labels(run, part, again, _beside(audited, "round", part, keeping), place, watch=watch)
-        next_one = by_audit(left, cleaning)
+        next_one = by_audit(_again(audited, "round", part, asked, keeping, place, watch), cleaning)
         keep, labels = choice.keep.clone(), choice.labels.clone()
         keep[rows], labels[rows] = next_one.keep, next_one.labels
         choice = Choice(keep, labels)
     return choice
+
+
+def _again(
+    audited: Audited, name: str, part: Data, asked: Asked, keeping: Keeping, place: Place, watch: Watch | None
+) -> md.Audit:
+    """The audit of some of the data, with their labels as they are."""
+    run = run_for(part, audited.record.run.data, asked.as_given)
+    return audit_labels(run, part, asked.as_given, _beside(audited, name, part, keeping), place, watch=watch)[1]
 
 
 def _beside(audited: Audited, name: str, data: Data, keeping: Keeping) -> Keeping:
@@ -194,10 +199,8 @@ def compared(
         rows, others = split(given, SHARE, 0, data.name)
         data = judged_by(data, data.inputs[others], given[others])
         if cleaning.decisions is None:
-            apart, again = part_of(data, rows, given), asked.as_given
-            run = run_for(apart, audited.record.run.data, again)
-            beside = _beside(audited, "apart", apart, keeping)
-            _, found, _ = audit_labels(run, apart, again, beside, place, watch=watch)
+            apart = part_of(data, rows, given)
+            found = _again(audited, "apart", apart, asked, keeping, place, watch)
             part = in_rounds(audited, found, apart, asked, cleaning, keeping, place, watch)
             keep, labels = choice.keep.clone(), choice.labels.clone()
             keep[rows], labels[rows] = part.keep, part.labels
