@@ -81,7 +81,7 @@ def test_the_stem_is_the_convolution_up_to_rounding(channels: int, monkeypatch: 
     for way in (stem, lambda x: F.conv2d(x, stem.weight, padding=1)):
         with torch.autocast("cuda", dtype=torch.bfloat16):
             out = way(x)
-        found.append((out, *torch.autograd.grad(out, stem.weight, up.to(out.dtype))))
+        found.append((out.detach(), *torch.autograd.grad(out, stem.weight, up.to(out.dtype))))
     for ours, theirs in zip(*found, strict=True):
         assert ours.dtype == theirs.dtype
         assert float((ours - theirs).float().norm() / theirs.float().norm()) < 2**-8
@@ -333,11 +333,11 @@ def test_one_run_on_several_data_sets_side_by_side(tmp_path: Path) -> None:
     works = [Work(run, data, tmp_path / str(len(data))) for data in sets]
     ended = side_by_side(works, Keeping(), place, at_once=2)
     assert [end.status for end in ended] == ["done"] * 3
+    assert not any(data._places for data in sets)  # nothing is left on the GPU
     for work in works:
         alone = train(run, Keeping(tmp_path / "alone" / work.root.name), place, data=work.data, capture=False)
         assert read(work.root / run.id).rows == alone.rows
     assert [end.status for end in side_by_side(works, Keeping(), place)] == ["done"] * 3
-    assert not any(data._places for data in sets)  # nothing is left on the GPU
 
 
 def test_all_trained_tells_of_one_run_at_a_time(tmp_path: Path) -> None:
