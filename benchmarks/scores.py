@@ -5,8 +5,9 @@
 
 Every row but the last costs one training run, of the same number of epochs; the last trains five times, for 20 epochs,
 each time on four fifths of the samples. Cost is in passes over the data, as a multiple of one run's. All are runs of
-the lab, side by side on a GPU: stop it, and the same command goes on. AUROC for "the label is wrong", mean over seeds;
-the audit's estimates beside the truth, and its precision at the number of errors that it estimates.
+the lab, side by side on a GPU. Stop it, and the same command goes on; what is measured is in cells/ of its root, and
+the table is of what is there. AUROC for "the label is wrong", mean over seeds; the audit's estimates beside the truth,
+and its precision at the number of errors that it estimates.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cells import OutOfTimeError, cell, trained
 from timing import record
 from torch import Tensor
 from torch.nn import functional as F
@@ -27,14 +29,13 @@ from torch.nn import functional as F
 import mirrordescent as md
 from mirrordescent.lab.audit.auditing import Asked, judged_by, outputs_of, part_of, run_for
 from mirrordescent.lab.data import Data, Source, load
-from mirrordescent.lab.engine import all_trained, engine
 from mirrordescent.lab.evaluation import auroc, predict
 from mirrordescent.lab.job import Job, given_labels
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import load_checkpoint, read
 from mirrordescent.lab.runs import Run
-from mirrordescent.lab.sweep import Work, sweep
+from mirrordescent.lab.sweep import Work, deadline
 
 KINDS = ["uniform=0.2", "uniform=0.4", "pair=0.2", "pair=0.4", "instance=0.2", "instance=0.4"]
 FOLDS = 5
@@ -121,32 +122,26 @@ def out_of_fold(works: list[tuple[Work, Tensor]], place: Place) -> Tensor:
     return score
 
 
-def trained(runs: list[Run], keeping: Keeping, place: Place) -> None:
-    """All runs, side by side on a GPU."""
-    if place.resolved.type == "cuda":
-        _, rest = engine(runs, keeping, place)
-    else:
-        _, rest = sweep(runs, keeping, dataclasses.replace(place, threads=1))
-    assert not rest, rest
-
-
 def measured(
-    data: Data, arguments: argparse.Namespace, kind: str, keeping: Keeping, place: Place
-) -> list[dict[str, Any]]:
-    """For one noise and every seed: AUROC of every row, and what the audit estimates."""
+    data: Data, arguments: argparse.Namespace, kind: str, seed: int, keeping: Keeping, place: Place
+) -> dict[str, Any]:
+    """For one noise and one seed: AUROC of every row, and what the audit estimates."""
     noise, rate = kind.split("=")
-    settings: dict[str, Any] = {"model": arguments.model, "corruption": float(rate), "noise": noise}
-    settings |= {"epochs": arguments.epochs}
-    by_seed = [runs_of(run_for(data, arguments.data, Asked(**settings, seed=seed))) for seed in range(arguments.seeds)]
-    trained([run for runs in by_seed for run in runs.values()], keeping, place)
-    apart = [] if arguments.no_folds else [folds(runs["SGD"], data, keeping.root) for runs in by_seed]
-    all_trained([work for works in apart for work, _ in works], keeping, place)
-    found = [outcome(runs, data, keeping, place) for runs in by_seed]
-    for one, works in zip(found, apart, strict=False):
-        one["auroc"][CROSS_VALIDATED] = auroc(out_of_fold(works, place), one["changed"])
-    for one in found:
-        del one["changed"]
-    return found
+    asked = Asked(model=arguments.model, corruption=float(rate), noise=noise, epochs=arguments.epochs, seed=seed)  # type: ignore[arg-type]  # checked there
+    runs = runs_of(run_for(data, arguments.data, asked))
+
+    def measure() -> dict[str, Any]:
+        apart = [] if arguments.no_folds else folds(runs["SGD"], data, keeping.root)
+        works = [Work(run, data, keeping.root) for run in runs.values()] + [work for work, _ in apart]
+        trained(works, keeping, place, arguments.until)
+        found = outcome(runs, data, keeping, place)
+        wrong = found.pop("changed")
+        if apart:
+            found["auroc"][CROSS_VALIDATED] = auroc(out_of_fold(apart, place), wrong)
+        return found
+
+    short = "-no-folds" if arguments.no_folds else ""
+    return cell(keeping.root / "cells" / f"{kind}-{seed}-{runs['audit'].id}{short}.json", measure)
 
 
 def outcome(runs: dict[str, Run], data: Data, keeping: Keeping, place: Place) -> dict[str, Any]:
@@ -209,15 +204,23 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path("runs/scores"))
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--minutes", type=float, help="stop when they are over")
     parser.add_argument("--out", type=Path, help="where to write the record")
     arguments = parser.parse_args()
     data = load(Source(arguments.data), arguments.data_root)
     keeping, place = Keeping(arguments.root, data_root=arguments.data_root), Place(arguments.device)
+    arguments.until = deadline(arguments.minutes)
     results: dict[str, list[dict[str, Any]]] = {}
-    for kind in arguments.kinds:
-        results[kind] = measured(data, arguments, kind, keeping, place)
-        for seed, one in enumerate(results[kind]):
-            print(kind, seed, {row: round(value, 4) for row, value in one["auroc"].items()}, flush=True)
+    try:
+        for seed in range(arguments.seeds):
+            for kind in arguments.kinds:
+                one = measured(data, arguments, kind, seed, keeping, place)
+                results.setdefault(kind, []).append(one)
+                print(kind, seed, {row: round(value, 4) for row, value in one["auroc"].items()}, flush=True)
+    except OutOfTimeError:
+        print(f"the {arguments.minutes:g} minutes are over; the same command goes on")
+    if not results:
+        return
     table = summed(results)
     show(table, results)
     record(
@@ -225,7 +228,7 @@ def main() -> None:
         {
             "data": arguments.data,
             "model": arguments.model,
-            "seeds": arguments.seeds,
+            "seeds": {kind: len(found) for kind, found in results.items()},
             "epochs": arguments.epochs,
             "table": table,
             "each": results,

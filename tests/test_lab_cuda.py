@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from mirrordescent.lab import engine as engines
 from mirrordescent.lab import stem as stems
+from mirrordescent.lab.audit.auditing import Asked, audit_data
 from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.captured import _tensors as tensors_of
 from mirrordescent.lab.data import Data
@@ -338,6 +339,16 @@ def test_one_run_on_several_data_sets_side_by_side(tmp_path: Path) -> None:
         alone = train(run, Keeping(tmp_path / "alone" / work.root.name), place, data=work.data, capture=False)
         assert read(work.root / run.id).rows == alone.rows
     assert [end.status for end in side_by_side(works, Keeping(), place)] == ["done"] * 3
+
+
+def test_an_audit_and_its_check_are_trained_side_by_side(tmp_path: Path) -> None:
+    """Each as it is alone."""
+    place, asked = Place("cuda", deterministic=True), Asked(model="cnn", corruption=0.4, epochs=3)
+    both = audit_data("digits", asked, Keeping(tmp_path / "both"), place)
+    alone = audit_data("digits", dataclasses.replace(asked, no_check=True), Keeping(tmp_path / "alone"), place)
+    assert both.check is not None
+    assert both.record.rows == alone.record.rows
+    assert [*(both.record.folder / "check").glob("*/run.json")]
 
 
 def test_all_trained_tells_of_one_run_at_a_time(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ from mirrordescent.lab.audit.rule import SMALLER, chosen
 from mirrordescent.lab.data import Data, DataError, Source
 from mirrordescent.lab.data.split import split
 from mirrordescent.lab.data.whole import Whole, load_whole
+from mirrordescent.lab.engine import all_trained
 from mirrordescent.lab.evaluation import predict
 from mirrordescent.lab.job import Job, given_labels
 from mirrordescent.lab.loop import Keeping, Progress, Watch
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, load_checkpoint
 from mirrordescent.lab.runs import Run, settled
-from mirrordescent.lab.train import train
+from mirrordescent.lab.sweep import Work
 from mirrordescent.suspicion import share_wrong
 
 EVALUATIONS = 10  # along a run
@@ -122,45 +123,44 @@ def whole_of(data: str, asked: Asked, keeping: Keeping) -> Whole:
 def audit_labels(
     run: Run, data: Data, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None
 ) -> tuple[Record, md.Audit, Check | None]:
-    """Train a run on the data, and audit the labels that it was trained on.
+    """Train a run on the data and another to check it, on a GPU side by side, and audit the labels.
 
     Where training diverges it begins again with a smaller step, unless the step was asked for. Raises RunError if that
     does not help. The share of wrong labels is the mean of what the run says and of what the check says.
     """
-    record = _settled_down(run, data, keeping, place, watch, tries=TRIES if asked.lr is None else 1)
-    found = md.audit(record, class_names=data.class_names)
-    check = None if asked.no_check else _check(record, data, found, place, keeping, watch)
-    if check is not None:
-        found = found.with_share((check.before + check.wrong) / 2)
-    return record, found, check
-
-
-def _settled_down(run: Run, data: Data, keeping: Keeping, place: Place, watch: Watch | None, tries: int) -> Record:
-    for _ in range(tries):
-        record = train(run, keeping, place, data=data, watch=watch)
+    for _ in range(TRIES if asked.lr is None else 1):
+        first, second = Work(run, data, keeping.root), None if asked.no_check else _second(run, data, keeping)
+        works = [first] if second is None else [first, second]
+        record, *others = all_trained(works, keeping, place, watch=watch)
         if record.reason != "diverged":
-            return record
+            break
         assert run.lam is not None
         run = dataclasses.replace(run, lr=run.lr / SMALLER, lam=run.lam / SMALLER)
-    told = f"training diverged at epoch {record.epochs} with a step size of {record.run.lr:g}"
-    raise RunError(f"{told}; give a smaller one with --lr")
+    else:
+        told = f"training diverged at epoch {record.epochs} with a step size of {record.run.lr:g}"
+        raise RunError(f"{told}; give a smaller one with --lr")
+    found = md.audit(record, class_names=data.class_names)
+    if second is None or others[0].reason == "diverged":
+        return record, found, None
+    check = _check(others[0], second.data, found, place)
+    return record, found.with_share((check.before + check.wrong) / 2), check
 
 
-def _check(
-    record: Record, data: Data, found: md.Audit, place: Place, keeping: Keeping, watch: Watch | None
-) -> Check | None:
-    """What a network says about a fifth of the labels that was trained the same way on the other samples."""
+def _second(run: Run, data: Data, keeping: Keeping) -> Work | None:
+    """The same training on four fifths of the samples, judged by the given labels of the others."""
+    given = given_labels(run, data).labels
     try:
-        rows, others = split(found.given, SHARE, 0, data.name)
+        rows, others = split(given, SHARE, 0, data.name)
     except DataError:  # every class has a single sample
         return None
-    part = judged_by(part_of(data, rows, found.given), data.inputs[others], found.given[others])
-    plain = {"corruption": 0.0, "noise": "uniform", "batch_size": min(record.run.batch_size, len(rows))}
-    run = Run.from_dict({**record.run.to_dict(), **plain})
-    trained = train(run, dataclasses.replace(keeping, root=record.folder / "check"), place, data=part, watch=watch)
-    if trained.reason == "diverged":
-        return None
-    probabilities, given = outputs_of(trained, part, place).double().softmax(1).cpu(), found.given[others]
+    part = judged_by(part_of(data, rows, given), data.inputs[others], given[others])
+    plain = {"corruption": 0.0, "noise": "uniform", "batch_size": min(run.batch_size, len(rows))}
+    return Work(Run.from_dict({**run.to_dict(), **plain}), part, keeping.root / run.id / "check")
+
+
+def _check(second: Record, part: Data, found: md.Audit, place: Place) -> Check:
+    """What the second network says about labels that it has not seen."""
+    probabilities, given = outputs_of(second, part, place).double().softmax(1).cpu(), part.test_targets
     contradicted = float((probabilities.argmax(1) != given).double().mean())
     return Check(contradicted, share_wrong(probabilities, given), found.noise)
 

@@ -226,12 +226,14 @@ def recipe_for(data: Data, audit: Run, cleaning: Cleaning) -> Run:
     """The run that trains again, with the audit's network and seed."""
     choice = chosen(len(data), audit.model, epochs=cleaning.retrain_epochs)
     same = {name: getattr(audit, name) for name in ("data", "label", "test", "model", "augment", "seed")}
-    epochs = choice.epochs
     how: dict[str, Any] = {"loss": "elr", "lr": choice.lr, "lam": choice.lam}
     if cleaning.recipe == "sgd":
-        deep = audit.model == "resnet18"
-        epochs = cleaning.retrain_epochs or (50 if deep else choice.epochs)
-        how = {"algorithm": "sgd", "lr": 0.1 if deep else 0.02, "momentum": 0.9, "acceleration": "nesterov"}
+        how = {
+            "algorithm": "sgd",
+            "lr": 0.1 if audit.model == "resnet18" else 0.02,
+            "momentum": 0.9,
+            "acceleration": "nesterov",
+        }
         how |= {"decay": 5e-4, "schedule": "cosine", "mixup": cleaning.mixup}
-    how |= {"epochs": epochs, "batch_size": choice.batch_size, "stop": "never"}
-    return Run.from_dict({**same, **how, "every": math.ceil(epochs / EVALUATIONS)})
+    how |= {"epochs": choice.epochs, "batch_size": choice.batch_size, "stop": "never"}
+    return Run.from_dict({**same, **how, "every": math.ceil(choice.epochs / EVALUATIONS)})

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 STEPS = 2200  # that a small network needs in order to know what a class looks like
 FEWEST, MOST = 20, 200  # epochs
+FEWEST_OF = {"resnet18": 50}  # a deep network, which sees every sample in other crops, takes more
 RATES = {"linear": 0.3, "mlp": 0.3, "cnn": 0.03, "resnet18": 0.1}  # step size of each network
 SMALLER = 3.0  # the factor by which it is less the next time, where training diverged
 BATCHES = {"resnet18": 128}  # samples per step; 32 else
@@ -32,9 +33,9 @@ def chosen(
 ) -> Chosen:
     """The settings for n samples and a network; what is given stays.
 
-    As many epochs as give the network its steps, but each sample 20 visits, and at most 200. λ such that z's time
-    scale, λ/lr epochs, is the length of the run: a shorter one would hold every sample back before it is known, a
-    longer one none until it is over.
+    As many epochs as give the network its steps, but each sample 20 visits (50 for ResNet-18), and at most 200. λ such
+    that z's time scale, λ/lr epochs, is the length of the run: a shorter one would hold every sample back before it is
+    known, a longer one none until it is over.
 
     >>> chosen(20_000, "mlp")
     Chosen(lr=0.3, lam=6.0, epochs=20, batch_size=32)
@@ -44,5 +45,5 @@ def chosen(
     batch_size = min(n, BATCHES.get(model, 32)) if batch_size is None else batch_size
     lr = RATES[model] if lr is None else lr
     if epochs is None:
-        epochs = min(MOST, max(FEWEST, round(STEPS / max(1, n // batch_size))))
+        epochs = min(MOST, max(FEWEST_OF.get(model, FEWEST), round(STEPS / max(1, n // batch_size))))
     return Chosen(lr, lr * epochs if lam is None else lam, epochs, batch_size)
