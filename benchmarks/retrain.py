@@ -1,0 +1,157 @@
+"""What training again without the suspicious labels is worth, and what helps: mixup, new labels, a second round.
+
+    python benchmarks/retrain.py --data digits --out results/retrain-digits.json
+    python benchmarks/retrain.py --data cifar10 --model resnet18 --device cuda --minutes 9 --out retrain.json
+
+Labels are redrawn with probability --corruption and audited as `rmd audit` does it, with its check. Every row is
+then trained by the recipe of `rmd clean`, for the same number of epochs, and judged by the data's test set: all labels,
+the truly right ones, and what the audit leaves. Stop it, and the same command goes on; the table is of what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from cells import OutOfTimeError, cell, trained
+from timing import record
+from torch import Tensor
+
+from mirrordescent.lab.audit.auditing import Asked, Audited, audit_whole, part_of, run_for, whole_of
+from mirrordescent.lab.audit.cleaning import Cleaning, clean, recipe_for
+from mirrordescent.lab.data.whole import Whole
+from mirrordescent.lab.loop import Keeping
+from mirrordescent.lab.place import Place
+from mirrordescent.lab.records import read
+from mirrordescent.lab.runs import settled
+from mirrordescent.lab.sweep import Work, deadline
+
+RELABEL = {"relabel": True}
+
+# what the audit's labels become
+CLEANED = {
+    "dropped": {},
+    "dropped, mixup": {"mixup": 0.4},
+    "new label where sure (0.9)": RELABEL,
+    "new label where sure (0.9), mixup": {**RELABEL, "mixup": 0.4},
+    "new label where sure (0.6), mixup": {**RELABEL, "confidence": 0.6, "mixup": 0.4},
+    "dropped, two rounds, mixup": {"rounds": 2, "mixup": 0.4},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is trained on: which samples, with which labels; and how."""
+
+    name: str
+    keep: Tensor
+    labels: Tensor
+    cleaning: Cleaning
+
+
+def rows(audited: Audited, asked: Asked, keeping: Keeping, place: Place, names: list[str]) -> Iterator[Row]:
+    assert audited.changed is not None
+    given, wrong = audited.found.given, audited.changed
+    for mixup in (0.0, 0.4):
+        how, end = Cleaning(mixup=mixup), ", mixup" if mixup else ""
+        yield Row(f"all labels{end}", torch.ones_like(wrong), given, how)
+        yield Row(f"the right labels only{end}", ~wrong, given, how)
+    for name, settings in CLEANED.items():
+        if not names or name in names:
+            how = Cleaning(**settings)  # type: ignore[arg-type]  # of different types
+            choice = clean(audited, asked, how, keeping, place)
+            yield Row(name, choice.keep, choice.labels, how)
+
+
+def measured(
+    whole: Whole, asked: Asked, keeping: Keeping, place: Place, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """For one seed: what was flagged, and test accuracy of every row."""
+    audited = audit_whole(whole, asked, keeping, place)
+    assert audited.changed is not None
+    found, wrong, data = audited.found, audited.changed, whole.data
+    works: list[Work] = []
+    held: dict[str, dict[str, Any]] = {}
+    for row in rows(audited, asked, keeping, place, arguments.rows):
+        part = part_of(data, row.keep.nonzero()[:, 0], row.labels)
+        how = dataclasses.replace(row.cleaning, retrain_epochs=arguments.epochs)
+        run = settled(recipe_for(part, audited.record.run, how), part)
+        works.append(Work(run, part, audited.record.folder / f"again-{part.digest[:8]}"))
+        held[row.name] = {"samples": len(part), "right": float((row.labels == data.targets)[row.keep].double().mean())}
+    trained(works, keeping, place, arguments.until)
+    for name, work in zip(held, works, strict=True):
+        held[name]["test_accuracy"] = read(work.root / work.run.id).final["test_accuracy"]
+    return {
+        "audit": {
+            "noise": float(wrong.double().mean()),
+            "estimated": found.noise,
+            "flagged": float(found.issue.double().mean()),
+            "precision_of_flagged": float(wrong[found.issue].double().mean()),
+            "recall_of_flagged": float(found.issue[wrong].double().mean()),
+        },
+        "rows": held,
+    }
+
+
+def show(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation over the seeds."""
+    table = {}
+    print(f"\n{'':42}{'samples':>9}{'right %':>9}{'test %':>9}{'':>7}")
+    for name in results[0]["rows"]:
+        each = [one["rows"][name] for one in results]
+        means = {key: statistics.mean(one[key] for one in each) for key in each[0]}
+        accuracy = [one["test_accuracy"] for one in each]
+        spread = statistics.stdev(accuracy) if len(accuracy) > 1 else None
+        table[name] = {**means, "deviation": spread}
+        end = "" if spread is None else f" ± {100 * spread:.1f}"
+        right, test = 100 * means["right"], 100 * means["test_accuracy"]
+        print(f"{name:42}{means['samples']:9,.0f}{right:9.1f}{test:9.1f}{end:>7}")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--model", default="auto", help="the network; auto is what suits the data")
+    parser.add_argument("--corruption", type=float, default=0.4)
+    parser.add_argument("--noise", default="uniform")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, help="of training again; chosen from the data unless given")
+    parser.add_argument("--audit-epochs", type=int, help="of the audit; chosen from the data unless given")
+    parser.add_argument("--rows", nargs="+", default=[], choices=list(CLEANED), metavar="ROW", help="only these")
+    parser.add_argument("--root", type=Path, default=Path("runs/retrain"))
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--minutes", type=float, help="stop when they are over")
+    parser.add_argument("--out", type=Path, help="where to write the record")
+    arguments = parser.parse_args()
+    arguments.until = deadline(arguments.minutes)
+    keeping, place = Keeping(arguments.root, data_root=arguments.data_root), Place(arguments.device)
+    settings = {name: getattr(arguments, name) for name in ("model", "corruption", "noise")}
+    first = Asked(**settings, epochs=arguments.audit_epochs)
+    whole = whole_of(arguments.data, first, keeping)
+    results = []
+    try:
+        for seed in range(arguments.seeds):
+            asked = dataclasses.replace(first, seed=seed)
+            name = f"{seed}-{run_for(whole.data, arguments.data, asked).id}-{arguments.epochs or 'auto'}"
+            path = arguments.root / "cells" / f"{name}{'-some' if arguments.rows else ''}.json"
+            one = cell(path, lambda asked=asked: measured(whole, asked, keeping, place, arguments))  # type: ignore[misc]  # called at once
+            results.append(one)
+            print(seed, {row: round(100 * found["test_accuracy"], 2) for row, found in one["rows"].items()}, flush=True)
+    except OutOfTimeError:
+        print(f"the {arguments.minutes:g} minutes are over; the same command goes on")
+    if results:
+        table = show(results)
+        asked_for = {**settings, "data": arguments.data, "epochs": arguments.epochs}
+        record("retrain", {**asked_for, "seeds": len(results), "table": table, "each": results}, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
