@@ -6,12 +6,14 @@ import csv
 import dataclasses
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import mirrordescent as md
 from mirrordescent.lab.audit.auditing import Asked, Audited, audit_data, audit_labels
 from mirrordescent.lab.audit.cleaning import Choice, Cleaning, by_audit, clean, compared, copy_path, decided, recipe_for
 from mirrordescent.lab.audit.decisions import Decision, read_decisions
@@ -86,6 +88,21 @@ class TestAudit:
         again = audit_data("digits", ASKED, digits[1], CPU, watch=heard.append)
         assert not heard
         assert torch.equal(again.found.score, digits[0].found.score)
+
+    def test_its_folder_says_the_same(self, digits: tuple[Audited, Keeping], tmp_path: Path) -> None:
+        """The second network's opinion among it; without the check it is the first one's alone."""
+        folder, found, check = digits[0].record.folder, digits[0].found, digits[0].check
+        assert check is not None
+        assert torch.equal(md.audit(folder).score, found.score)
+        alone = audit_data("digits", dataclasses.replace(ASKED, no_check=True), digits[1], CPU)
+        assert alone.found.noise == check.before != found.noise
+        copy = shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("check"))
+        for bad in ("{", "[]", '{"wrong": 0.1}'):
+            (copy / "check.json").write_text(bad)
+            with pytest.raises(RunError, match=r"check\.json cannot be read; remove it"):
+                md.audit(copy)
+        (copy / "check.json").unlink()
+        assert torch.equal(md.audit(copy).score, alone.found.score)
 
     def test_the_sentences_say_what_was_found(self, digits: tuple[Audited, Keeping]) -> None:
         told = " ".join(sentences(digits[0]))

@@ -162,7 +162,8 @@ def audit(
     """How suspicious each training label is, from a run that was trained on them.
 
     source: an RMD optimizer with its `labels` and, for more than z alone, the `trace` that was kept beside it; or a
-        trace with the labels, whatever the optimizer was; or a run of the lab: its record, its folder, or the run.
+        trace with the labels, whatever the optimizer was; or a run of the lab: its record, its folder, or the run. If
+        `rmd audit` checked it by a second network, that counts here too.
     labels: (n,), the classes that were trained on; a run has its own.
     class_names: for the table.
     Raises ValueError where lengths or classes do not fit, TypeError for another source.

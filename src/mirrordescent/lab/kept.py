@@ -1,27 +1,64 @@
-"""What a run's checkpoint says about its labels."""
+"""What a run's folder says about its labels."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from mirrordescent.auditing import Audit, audited
+from mirrordescent.lab.files import write_text
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.records import Record, RunError, load_checkpoint, read
 from mirrordescent.lab.runs import Run
 from mirrordescent.trace import Trace
 
+CHECK = "check.json"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a network says about labels that it was not trained on.
+
+    contradicted: the share of labels for which it predicts something else. wrong: the share that is wrong, by how sure
+    it was. before: the share by the audit's own network.
+    """
+
+    contradicted: float
+    wrong: float
+    before: float
+
+    def keep(self, folder: Path) -> None:
+        """Write it into the folder of the run that was checked."""
+        write_text(folder / CHECK, json.dumps(asdict(self), indent=1) + "\n")
+
+    def judged(self, found: Audit) -> Audit:
+        """The audit by both networks: the share of wrong labels is the mean of what they say."""
+        return found.with_share((self.before + self.wrong) / 2)
+
 
 def audit_of_run(source: Record | Run | Path, class_names: Sequence[str] = ()) -> Audit:
+    """The audit of a run of the lab, with what its check said if it had one; see `audit_alone`."""
+    folder = _folder(source)
+    found = audit_alone(folder, class_names)
+    if not (folder / CHECK).exists():
+        return found
+    try:
+        check = Check(**json.loads((folder / CHECK).read_text()))
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{folder / CHECK} cannot be read; remove it, and audit again") from error
+    return check.judged(found)
+
+
+def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) -> Audit:
     """The audit of a run of the lab, by its record, its folder, or the run itself (under runs/), as far as it has come.
 
     Raises RunError where there is no such run, or none that keeps anything about its labels.
     """
-    if isinstance(source, Run):
-        source = Keeping().root / source.id
-    folder = source.folder if isinstance(source, Record) else source
+    folder = _folder(source)
     if not (folder / "run.json").exists():
         raise RunError(f"{folder} is not the folder of a run (it has no run.json)")
     state = load_checkpoint(folder)
@@ -43,3 +80,9 @@ def audit_of_run(source: Record | Run | Path, class_names: Sequence[str] = ()) -
     if trace is not None and not bool(trace.visits.any()):
         raise RunError(f"{folder} has seen no sample yet; go on with it first")
     return audited(z, trace, torch.as_tensor(labels), class_names)
+
+
+def _folder(source: Record | Run | Path) -> Path:
+    if isinstance(source, Run):
+        return Keeping().root / source.id
+    return source.folder if isinstance(source, Record) else source

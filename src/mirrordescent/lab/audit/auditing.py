@@ -17,6 +17,7 @@ from mirrordescent.lab.data.whole import Whole, load_whole
 from mirrordescent.lab.engine import all_trained
 from mirrordescent.lab.evaluation import predict
 from mirrordescent.lab.job import Job, given_labels
+from mirrordescent.lab.kept import Check, audit_alone
 from mirrordescent.lab.loop import Keeping, Progress, Watch
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, load_checkpoint
@@ -67,19 +68,6 @@ class Asked:
                 raise ValueError(f"{name} must be > 0, got {value}")
         if self.noise != "uniform" and not self.corruption:
             raise ValueError(f"noise {self.noise!r} does nothing without corruption")
-
-
-@dataclass(frozen=True)
-class Check:
-    """What a network says about labels that it was not trained on.
-
-    contradicted: the share of labels for which it predicts something else. wrong: the share that is wrong, by how sure
-    it was. before: the share by the audit's own network.
-    """
-
-    contradicted: float
-    wrong: float
-    before: float
 
 
 @dataclass(frozen=True)
@@ -139,11 +127,12 @@ def audit_labels(
     else:
         told = f"training diverged at epoch {record.epochs} with a step size of {record.run.lr:g}"
         raise RunError(f"{told}; give a smaller one with --lr")
-    found = md.audit(record, class_names=data.class_names)
+    found = audit_alone(record, data.class_names)
     if second is None or others[0].reason == "diverged":
         return record, found, None
     check = _check(others[0], second.data, found, place)
-    return record, found.with_share((check.before + check.wrong) / 2), check
+    check.keep(record.folder)
+    return record, check.judged(found), check
 
 
 def _second(run: Run, data: Data, keeping: Keeping) -> Work | None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mirrordescent.lab.audit.auditing import Audited, Check
+from mirrordescent.lab.audit.auditing import Audited
 from mirrordescent.lab.audit.page import Findings, Histogram, Shown, write_audit_page
 from mirrordescent.lab.evaluation import auroc
 from mirrordescent.lab.files import write_text
+from mirrordescent.lab.kept import Check
 from mirrordescent.lab.names import listed
 
 SHOWN = 1000  # samples with their picture or row on the page
