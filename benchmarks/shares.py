@@ -24,6 +24,7 @@ import mirrordescent as md
 from mirrordescent.lab.audit.auditing import Asked, Audited, audit_data
 from mirrordescent.lab.data import Source, load
 from mirrordescent.lab.evaluation import auroc
+from mirrordescent.lab.kept import audit_alone
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
 
@@ -86,7 +87,7 @@ def outcome(case: Case, audited: Audited) -> dict[str, Any]:
     wrong = case.wrong if case.wrong is not None else audited.changed
     assert wrong is not None
     assert audited.check is not None
-    alone = md.audit(audited.record)
+    alone = audit_alone(audited.record)
     return {
         "data": case.name,
         "samples": len(wrong),

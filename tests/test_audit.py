@@ -19,11 +19,11 @@ from mirrordescent.lab.audit.cleaning import Choice, Cleaning, by_audit, clean, 
 from mirrordescent.lab.audit.decisions import Decision, read_decisions
 from mirrordescent.lab.audit.rule import FEWEST, MOST, chosen
 from mirrordescent.lab.audit.telling import findings, histogram, sentences, write_audit
-from mirrordescent.lab.data import DataError, Source
+from mirrordescent.lab.data import Data, DataError, Source
 from mirrordescent.lab.data.whole import load_whole
 from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import RunError
+from mirrordescent.lab.records import RunError, read_all
 from mirrordescent.lab.train import train
 
 CPU = Place("cpu", threads=1)
@@ -101,8 +101,24 @@ class TestAudit:
             (copy / "check.json").write_text(bad)
             with pytest.raises(RunError, match=r"check\.json cannot be read; remove it"):
                 md.audit(copy)
-        (copy / "check.json").unlink()
-        assert torch.equal(md.audit(copy).score, alone.found.score)
+        for one in (copy, folder):  # nor does the folder have it, once an audit had none
+            (copy / "check.json").unlink(missing_ok=True)
+            assert torch.equal(md.audit(one).score, alone.found.score)
+        audit_data("digits", ASKED, digits[1], CPU)
+        assert torch.equal(md.audit(folder).score, found.score)
+
+    def test_a_run_is_found_among_the_audits(
+        self, digits: tuple[Audited, Keeping], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mirrordescent.lab.kept.Keeping", lambda: digits[1])
+        assert torch.equal(md.audit(digits[0].record.run).given, digits[0].found.given)
+
+    def test_a_report_is_of_runs_and_not_of_checks(self, digits: tuple[Audited, Keeping]) -> None:
+        assert digits[0].check is not None
+        inside = [path.parent for path in digits[0].record.folder.rglob("run.json")]
+        assert len(inside) > 1
+        assert digits[0].record.folder in {record.folder for record in read_all(digits[1].root)}
+        assert len({record.folder for record in read_all(digits[1].root)} & set(inside)) == 1
 
     def test_the_sentences_say_what_was_found(self, digits: tuple[Audited, Keeping]) -> None:
         told = " ".join(sentences(digits[0]))
@@ -165,25 +181,46 @@ class TestAudit:
     def test_a_run_that_diverges_begins_again_with_a_smaller_step(
         self, digits: tuple[Audited, Keeping], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The time scale of z stays; a step that was given stays too."""
+        """The time scale of z stays; a step or a λ that was given stays too."""
         record, tried = digits[0].record, []
+        samples: list[int] = []
 
-        def diverging(run: Any, *_: Any, **__: Any) -> Any:
+        def diverging(run: Any, *_: Any, data: Data, **__: Any) -> Any:
             tried.append((run.lr, run.lam))
+            samples.append(len(data))
             reason = "epochs" if run.lr < 0.5 else "diverged"
             return dataclasses.replace(record, run=run, reason=reason, epochs=7)
 
         monkeypatch.setattr("mirrordescent.lab.engine.train", diverging)
         run = dataclasses.replace(record.run, lr=0.9, lam=9.0)
         asked = Asked(no_check=True)
-        found, _, _ = audit_labels(run, digits[0].whole.data, asked, digits[1], CPU)
-        assert found.run.lr == tried[-1][0] == pytest.approx(0.3)
+        judged = audit_labels(run, digits[0].whole.data, asked, digits[1], CPU)
+        assert judged.record.run.lr == tried[-1][0] == pytest.approx(0.3)
         assert tried[-1][1] == pytest.approx(3.0)
+        audit_labels(run, digits[0].whole.data, dataclasses.replace(asked, lam=9.0), digits[1], CPU)
+        assert tried[-1] == (pytest.approx(0.3), 9.0)
+        samples.clear()
+        monkeypatch.setattr("mirrordescent.lab.audit.auditing._check", lambda *_: digits[0].check)
+        audit_labels(run, digits[0].whole.data, Asked(), digits[1], CPU)
+        assert samples == [1200, 1200, 960]  # no check of what diverged
         for fixed, lr in ((True, 0.9), (False, 90.0)):
             run = dataclasses.replace(record.run, lr=lr, lam=10 * lr)
             asked = Asked(no_check=True, lr=lr if fixed else None)
             with pytest.raises(RunError, match="diverged at epoch 7 with a step size of"):
                 audit_labels(run, digits[0].whole.data, asked, digits[1], CPU)
+
+    def test_a_check_that_is_lost_is_told(
+        self, digits: tuple[Audited, Keeping], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def diverging(run: Any, keeping: Keeping, *more: Any, **named: Any) -> Any:
+            found = train(run, keeping, *more, **named)
+            return dataclasses.replace(found, reason="diverged") if keeping.root.name == "check" else found
+
+        monkeypatch.setattr("mirrordescent.lab.engine.train", diverging)
+        lost = audit_data("digits", ASKED, digits[1], CPU)
+        assert lost.check is None
+        assert "There is no second opinion: the second network's training diverged." in sentences(lost)
+        assert torch.equal(md.audit(lost.record.folder).score, lost.found.score)
 
     def test_what_cannot_be_audited(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="regression has no classes"):
@@ -297,6 +334,9 @@ class TestCompared:
         assert (run.model, run.seed, run.epochs, run.algorithm) == (audit.model, 3, 9, recipe)
         assert not run.corruption
         assert recipe_for(digits[0].whole.data, audit, Cleaning(mixup=0.4)).mixup == 0.4
+        slow = dataclasses.replace(audit, lr=0.01, lam=0.5)  # what the audit had to do, RMD does again
+        again = recipe_for(digits[0].whole.data, slow, Cleaning(recipe="rmd"))
+        assert (again.lr, again.lam) == (0.01, 0.5)
 
 
 class TestCommand:

@@ -158,6 +158,15 @@ def test_a_person_hears_of_one_run_at_a_time(tmp_path: Path) -> None:
     assert folders[0] == "32"
 
 
+def test_of_a_run_that_ends_early_a_person_hears_the_end(tmp_path: Path) -> None:
+    heard: list[Progress] = []
+    hear = module._of_one(heard.append)
+    first, second = (Progress(RUNS[0], 1, 0, 4, {}, tmp_path / name) for name in "ab")
+    for event in (first, second, Finished(RUNS[1], "done"), second, Finished(RUNS[0], "done"), second):
+        hear(event)
+    assert heard == [first, second]
+
+
 def test_a_folder_in_use_is_one_failure(tmp_path: Path) -> None:
     with held(tmp_path / RUNS[0].id, wait=False):
         records, [end] = engine(RUNS[:2], Keeping(tmp_path), CPU, at_once=2)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import signal
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -341,12 +342,20 @@ def test_one_run_on_several_data_sets_side_by_side(tmp_path: Path) -> None:
     assert [end.status for end in side_by_side(works, Keeping(), place)] == ["done"] * 3
 
 
-def test_an_audit_and_its_check_are_trained_side_by_side(tmp_path: Path) -> None:
+def test_an_audit_and_its_check_are_trained_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each as it is alone."""
+    sides: list[int] = []
+
+    def spied(works: Sequence[Work], *more: Any, **named: Any) -> Any:
+        sides.append(len(works))
+        return side_by_side(works, *more, **named)
+
+    monkeypatch.setattr("mirrordescent.lab.engine.side_by_side", spied)
     place, asked = Place("cuda", deterministic=True), Asked(model="cnn", corruption=0.4, epochs=3)
     both = audit_data("digits", asked, Keeping(tmp_path / "both"), place)
     alone = audit_data("digits", dataclasses.replace(asked, no_check=True), Keeping(tmp_path / "alone"), place)
     assert both.check is not None
+    assert max(sides) == 2
     assert both.record.rows == alone.record.rows
     assert [*(both.record.folder / "check").glob("*/run.json")]
 

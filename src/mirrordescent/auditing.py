@@ -88,7 +88,7 @@ class Audit:
         return torch.zeros_like(self.score) if self.probabilities is None else self.probabilities.amax(1)
 
     def with_share(self, share: float) -> Audit:
-        """The same where a share of wrong labels is known from elsewhere; which of two classes has more stays.
+        """The same where a share of wrong labels is known from elsewhere; all classes' shares move alike.
 
         Raises ValueError for a share outside of [0, 1], or an audit by z alone.
         """

@@ -74,9 +74,14 @@ def _table(share: float, classes: int, like: Tensor) -> Tensor:
 
 
 def with_share(rates: Tensor, y: Tensor, share: float) -> Tensor:
-    """π moved by the same in log-odds for every class, such that the share of wrong labels is `share` overall."""
+    """π moved by the same in log-odds for every class, such that the share of wrong labels is `share` overall.
+
+    In a class where nothing was found it begins at one more label than were seen, but not above the share of all.
+    """
     members = torch.bincount(y, minlength=len(rates)).to(rates.dtype)
-    odds = torch.logit(torch.maximum(rates, 1 / (members + 2)).clamp(LEAST, 1 - LEAST))
+    overall = (rates * members).sum() / members.sum()
+    least = torch.minimum(1 / (members + 2), overall)
+    odds = torch.logit(torch.maximum(rates, least).clamp(LEAST, 1 - LEAST))
     low, high = -40.0, 40.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -96,14 +95,16 @@ def all_trained(works: Sequence[Work], keeping: Keeping, place: Place, *, watch:
 
 def _of_one(watch: Watch) -> Callable[[Progress | Finished], None]:
     """Of runs side by side, tell the progress of one, and of another when that is through."""
-    told: list[Path] = []  # whose progress
+    told: list[Progress] = []  # the first of the run whose progress it is
 
     def hear(event: Progress | Finished) -> None:
         if not isinstance(event, Progress):
+            if told and told[0].run == event.run:  # it may have ended early
+                told.clear()
             return
         if not told:
-            told.append(event.folder)
-        if event.folder in told:
+            told.append(event)
+        if event.folder == told[0].folder:
             watch(event)
             if event.epoch >= event.run.epochs:
                 told.clear()

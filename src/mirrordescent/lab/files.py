@@ -36,6 +36,27 @@ def written(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
+def remove_parts(folder: Path) -> None:
+    """What processes left there that were killed while they wrote; what others are writing stays."""
+    for part in folder.glob(".*.part"):
+        *_, pid, _ = part.name.split(".")
+        if not (pid.isdecimal() and _runs(int(pid))):
+            part.unlink(missing_ok=True)
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process; where one cannot ask, no."""
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
     with written(path) as file:

@@ -17,6 +17,7 @@ from mirrordescent.lab.runs import Run
 from mirrordescent.trace import Trace
 
 CHECK = "check.json"
+AUDITS = "audits"  # the folder of runs on all samples, none set aside, in the folder of all runs
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,12 @@ class Check:
 
     def judged(self, found: Audit) -> Audit:
         """The audit by both networks: the share of wrong labels is the mean of what they say."""
-        return found.with_share((self.before + self.wrong) / 2)
+        return found.with_share((found.noise + self.wrong) / 2)
+
+
+def forget_check(folder: Path) -> None:
+    """What `keep` wrote."""
+    (folder / CHECK).unlink(missing_ok=True)
 
 
 def audit_of_run(source: Record | Run | Path, class_names: Sequence[str] = ()) -> Audit:
@@ -47,10 +53,9 @@ def audit_of_run(source: Record | Run | Path, class_names: Sequence[str] = ()) -
     if not (folder / CHECK).exists():
         return found
     try:
-        check = Check(**json.loads((folder / CHECK).read_text()))
+        return Check(**json.loads((folder / CHECK).read_text())).judged(found)
     except (TypeError, ValueError) as error:
         raise RunError(f"{folder / CHECK} cannot be read; remove it, and audit again") from error
-    return check.judged(found)
 
 
 def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) -> Audit:
@@ -84,5 +89,6 @@ def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) ->
 
 def _folder(source: Record | Run | Path) -> Path:
     if isinstance(source, Run):
-        return Keeping().root / source.id
+        root = Keeping().root
+        return root / source.id if (root / source.id).exists() else root / AUDITS / source.id
     return source.folder if isinstance(source, Record) else source

@@ -16,7 +16,7 @@ from typing import Any
 import filelock
 import torch
 
-from mirrordescent.lab.files import write_text, written
+from mirrordescent.lab.files import remove_parts, write_text, written
 from mirrordescent.lab.names import first_line
 from mirrordescent.lab.runs import Run
 
@@ -106,13 +106,25 @@ def read(folder: Path) -> Record:
 
 
 def read_all(root: Path) -> list[Record]:
-    """The records under a folder, one run's own folder included, in a fixed order. Raises RunError if none."""
+    """The records under a folder, one run's own folder included, in a fixed order. Raises RunError if none.
+
+    What is inside of a run's folder belongs to that run, such as an audit's check, and is no run of its own here.
+    """
     if not root.is_dir():
         raise RunError(f"{root} is not a folder; `rmd train` and `rmd sweep` write their runs under runs/")
-    found = [path.parent for path in sorted(root.rglob("run.json"))]
+    found = list(_run_folders(root))
     if not found:
         raise RunError(f"{root} holds no runs; make some with `rmd train` or `rmd sweep`")
     return sorted((read(folder) for folder in found), key=lambda record: order_of(record.run))
+
+
+def _run_folders(root: Path) -> Iterator[Path]:
+    if (root / "run.json").exists():
+        yield root
+        return
+    for path in sorted(root.iterdir()):
+        if path.is_dir():
+            yield from _run_folders(path)
 
 
 def order_of(run: Run) -> tuple[Any, ...]:
@@ -134,8 +146,7 @@ def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
     except filelock.Timeout:
         raise RunError(f"{folder} is being trained by another process; wait for it, or add --wait") from None
     try:
-        for part in folder.glob(".*.part"):  # of a go that was killed while it wrote
-            part.unlink(missing_ok=True)
+        remove_parts(folder)
         yield
     finally:
         lock.release()

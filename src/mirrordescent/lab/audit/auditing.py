@@ -17,7 +17,7 @@ from mirrordescent.lab.data.whole import Whole, load_whole
 from mirrordescent.lab.engine import all_trained
 from mirrordescent.lab.evaluation import predict
 from mirrordescent.lab.job import Job, given_labels
-from mirrordescent.lab.kept import Check, audit_alone
+from mirrordescent.lab.kept import AUDITS, Check, audit_alone, forget_check
 from mirrordescent.lab.loop import Keeping, Progress, Watch
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, load_checkpoint
@@ -74,7 +74,8 @@ class Asked:
 class Audited:
     """What was found, about which data, by which run.
 
-    changed: which labels were corrupted on purpose, if any were. check: None if there was none.
+    changed: which labels were corrupted on purpose, if any were. check: None if there was none, `unchecked` says why if
+    it was asked for.
     """
 
     whole: Whole
@@ -82,6 +83,17 @@ class Audited:
     found: md.Audit
     changed: Tensor | None
     check: Check | None = None
+    unchecked: str = ""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The same for labels of data at hand."""
+
+    record: Record
+    found: md.Audit
+    check: Check | None = None
+    unchecked: str = ""
 
 
 def audit_data(data: str, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None) -> Audited:
@@ -94,13 +106,13 @@ def audit_data(data: str, asked: Asked, keeping: Keeping, place: Place, *, watch
 
 def audit_whole(whole: Whole, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None) -> Audited:
     """The same for data that are loaded already."""
-    keeping = dataclasses.replace(keeping, root=keeping.root / "audits")  # runs on all samples, none set aside
+    keeping = dataclasses.replace(keeping, root=keeping.root / AUDITS)
     run = run_for(whole.data, whole.source.data, asked)
     hear = _honest(watch, held_out=whole.held_out)
-    record, found, check = audit_labels(run, whole.data, asked, keeping, place, watch=hear)
-    corrupted = given_labels(record.run, whole.data)
-    changed = corrupted.changed if run.corruption else None
-    return Audited(whole, record, dataclasses.replace(found, names=whole.names), changed, check)
+    judged = audit_labels(run, whole.data, asked, keeping, place, watch=hear)
+    changed = given_labels(judged.record.run, whole.data).changed if run.corruption else None
+    found = dataclasses.replace(judged.found, names=whole.names)
+    return Audited(whole, judged.record, found, changed, judged.check, judged.unchecked)
 
 
 def whole_of(data: str, asked: Asked, keeping: Keeping) -> Whole:
@@ -110,7 +122,7 @@ def whole_of(data: str, asked: Asked, keeping: Keeping) -> Whole:
 
 def audit_labels(
     run: Run, data: Data, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None
-) -> tuple[Record, md.Audit, Check | None]:
+) -> Judged:
     """Train a run on the data and another to check it, on a GPU side by side, and audit the labels.
 
     Where training diverges it begins again with a smaller step, unless the step was asked for. Raises RunError if that
@@ -118,21 +130,27 @@ def audit_labels(
     """
     for _ in range(TRIES if asked.lr is None else 1):
         first, second = Work(run, data, keeping.root), None if asked.no_check else _second(run, data, keeping)
-        works = [first] if second is None else [first, second]
-        record, *others = all_trained(works, keeping, place, watch=watch)
+        if second is not None and place.resolved.type == "cuda":
+            all_trained([first, second], keeping, place, watch=watch)
+        record = all_trained([first], keeping, place, watch=watch)[0]
         if record.reason != "diverged":
             break
         assert run.lam is not None
-        run = dataclasses.replace(run, lr=run.lr / SMALLER, lam=run.lam / SMALLER)
+        lam = run.lam / SMALLER if asked.lam is None else run.lam
+        run = dataclasses.replace(run, lr=run.lr / SMALLER, lam=lam)
     else:
         told = f"training diverged at epoch {record.epochs} with a step size of {record.run.lr:g}"
         raise RunError(f"{told}; give a smaller one with --lr")
     found = audit_alone(record, data.class_names)
-    if second is None or others[0].reason == "diverged":
-        return record, found, None
-    check = _check(others[0], second.data, found, place)
+    forget_check(record.folder)
+    if second is None:
+        return Judged(record, found, unchecked="" if asked.no_check else "every class has a single sample")
+    other = all_trained([second], keeping, place, watch=watch)[0]
+    if other.reason == "diverged":
+        return Judged(record, found, unchecked="the second network's training diverged")
+    check = _check(other, second.data, found, place)
     check.keep(record.folder)
-    return record, check.judged(found), check
+    return Judged(record, check.judged(found), check)
 
 
 def _second(run: Run, data: Data, keeping: Keeping) -> Work | None:

@@ -132,7 +132,7 @@ def _again(
 ) -> md.Audit:
     """The audit of some of the data, with their labels as they are."""
     run = run_for(part, audited.record.run.data, asked.as_given)
-    return audit_labels(run, part, asked.as_given, _beside(audited, name, part, keeping), place, watch=watch)[1]
+    return audit_labels(run, part, asked.as_given, _beside(audited, name, part, keeping), place, watch=watch).found
 
 
 def _beside(audited: Audited, name: str, data: Data, keeping: Keeping) -> Keeping:
@@ -226,7 +226,7 @@ def recipe_for(data: Data, audit: Run, cleaning: Cleaning) -> Run:
     """The run that trains again, with the audit's network and seed."""
     choice = chosen(len(data), audit.model, epochs=cleaning.retrain_epochs)
     same = {name: getattr(audit, name) for name in ("data", "label", "test", "model", "augment", "seed")}
-    how: dict[str, Any] = {"loss": "elr", "lr": choice.lr, "lam": choice.lam}
+    how: dict[str, Any] = {"loss": "elr", "lr": audit.lr, "lam": audit.lam}
     if cleaning.recipe == "sgd":
         how = {
             "algorithm": "sgd",

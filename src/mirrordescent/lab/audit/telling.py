@@ -51,6 +51,7 @@ def sentences(audited: Audited) -> tuple[str, ...]:
         f"About {100 * found.noise:.1f} % of the {n:,} labels are estimated to be wrong; {flagged:,} "
         f"{'is' if flagged == 1 else 'are'} more likely wrong than right, and flagged.",
         *_bounded(found.noise, audited.check),
+        *([f"There is no second opinion: {audited.unchecked}."] if audited.unchecked else []),
         "The estimate comes from what a network predicted for each sample while it was trained and kept from learning "
         "labels by heart. It is no proof: a rare, ambiguous or badly recorded sample looks like a wrong label. Look at "
         "some of the flagged ones before you trust the rest.",
