@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import json
-import time
-from collections.abc import Callable, Sequence
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from timing import machine
 
 from mirrordescent.lab.engine import all_trained, side_by_side
 from mirrordescent.lab.files import write_text
@@ -16,43 +22,53 @@ from mirrordescent.lab.place import Place
 from mirrordescent.lab.sweep import Finished, Work, sweep
 
 
-class OutOfTimeError(Exception):
-    """The benchmark's minutes are over; what was begun has its checkpoints."""
+def cell(root: Path, name: str, of: Sequence[str], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What was found under that name, or what `measure` finds, which is kept with the machine that it was found on.
 
-
-def cell(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What is in the file, or what `measure` finds, which is in the file then."""
-    if path.exists():
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-    found = measure()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(found, indent=1))
+    of: all that it depends on, such as the ids of runs and the data's digest; for anything else it is another part.
+    """
+    path = root / "cells" / f"{name}-{hashlib.sha256(json.dumps([*of]).encode()).hexdigest()[:12]}.json"
+    if not path.exists():
+        write_text(path, json.dumps({**measure(), "machine": machine()}, indent=1) + "\n")
+    found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
-def trained(works: Sequence[Work], keeping: Keeping, place: Place, until: float) -> None:
-    """Train all of them: side by side on a GPU; on a CPU those on known data several at once, then the others.
+@contextlib.contextmanager
+def within(minutes: float | None) -> Iterator[None]:
+    """Stop as by Ctrl-C when the minutes are over: what is under way writes its checkpoint, and can go on."""
+    over = threading.Event()
 
-    Raises OutOfTimeError where that is not done by `until` (of time.monotonic()).
-    """
+    def stop() -> None:
+        over.set()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(60 * (minutes or 0), stop)
+    timer.daemon = True
+    if minutes is not None:
+        timer.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not over.is_set():
+            raise
+        print(f"the {minutes:g} minutes are over; the same command goes on")
+    finally:
+        timer.cancel()
+
+
+def trained(works: Sequence[Work], keeping: Keeping, place: Place) -> None:
+    """Train all of them: side by side on a GPU; on a CPU those on known data several at once, then the others."""
     works = list({(work.root, work.run.id): work for work in works}.values())
     if place.resolved.type == "cuda":
-        _check(side_by_side(works, keeping, place, until=until))
+        _check(side_by_side(works, keeping, place))
         return
     known = [work.run for work in works if work.root == keeping.root]
-    minutes = None if until == float("inf") else max(0.0, until - time.monotonic()) / 60
-    _check(sweep(known, keeping, dataclasses.replace(place, threads=1), minutes=minutes)[1])
-    for work in works:
-        if work.root != keeping.root:
-            if time.monotonic() > until:
-                raise OutOfTimeError
-            all_trained([work], keeping, place)
+    _check(sweep(known, keeping, dataclasses.replace(place, threads=1))[1])
+    all_trained([work for work in works if work.root != keeping.root], keeping, place)
 
 
 def _check(ended: Sequence[Finished]) -> None:
     for end in ended:
-        if end.status == "failed":
-            raise RuntimeError(f"{end.run.title}: {end.error}")
-    if any(end.status != "done" for end in ended):
-        raise OutOfTimeError
+        if end.status != "done":
+            raise RuntimeError(f"{end.run.title}: {end.status} {end.error}")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cells import OutOfTimeError, cell, trained
+from cells import cell, trained, within
 from timing import record
 from torch import Tensor
 from torch.nn import functional as F
@@ -35,7 +35,7 @@ from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import load_checkpoint, read
 from mirrordescent.lab.runs import Run
-from mirrordescent.lab.sweep import Work, deadline
+from mirrordescent.lab.sweep import Work
 
 KINDS = ["uniform=0.2", "uniform=0.4", "pair=0.2", "pair=0.4", "instance=0.2", "instance=0.4"]
 FOLDS = 5
@@ -130,18 +130,18 @@ def measured(
     asked = Asked(model=arguments.model, corruption=float(rate), noise=noise, epochs=arguments.epochs, seed=seed)  # type: ignore[arg-type]  # checked there
     runs = runs_of(run_for(data, arguments.data, asked))
 
+    apart = [] if arguments.no_folds else folds(runs["SGD"], data, keeping.root)
+    works = [Work(run, data, keeping.root) for run in runs.values()] + [work for work, _ in apart]
+
     def measure() -> dict[str, Any]:
-        apart = [] if arguments.no_folds else folds(runs["SGD"], data, keeping.root)
-        works = [Work(run, data, keeping.root) for run in runs.values()] + [work for work, _ in apart]
-        trained(works, keeping, place, arguments.until)
+        trained(works, keeping, place)
         found = outcome(runs, data, keeping, place)
         wrong = found.pop("changed")
         if apart:
             found["auroc"][CROSS_VALIDATED] = auroc(out_of_fold(apart, place), wrong)
         return found
 
-    short = "-no-folds" if arguments.no_folds else ""
-    return cell(keeping.root / "cells" / f"{kind}-{seed}-{runs['audit'].id}{short}.json", measure)
+    return cell(keeping.root, f"{kind}-{seed}", [data.digest, *(work.run.id for work in works)], measure)
 
 
 def outcome(runs: dict[str, Run], data: Data, keeping: Keeping, place: Place) -> dict[str, Any]:
@@ -209,16 +209,13 @@ def main() -> None:
     arguments = parser.parse_args()
     data = load(Source(arguments.data), arguments.data_root)
     keeping, place = Keeping(arguments.root, data_root=arguments.data_root), Place(arguments.device)
-    arguments.until = deadline(arguments.minutes)
     results: dict[str, list[dict[str, Any]]] = {}
-    try:
+    with within(arguments.minutes):
         for seed in range(arguments.seeds):
             for kind in arguments.kinds:
                 one = measured(data, arguments, kind, seed, keeping, place)
                 results.setdefault(kind, []).append(one)
                 print(kind, seed, {row: round(value, 4) for row, value in one["auroc"].items()}, flush=True)
-    except OutOfTimeError:
-        print(f"the {arguments.minutes:g} minutes are over; the same command goes on")
     if not results:
         return
     table = summed(results)

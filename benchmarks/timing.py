@@ -70,11 +70,20 @@ def captured(call: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
+def machine() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
+
+
 def _command() -> str:
-    """The command line, with the record under its name alone."""
-    words = [
-        Path(word).name if previous == "--out" else word for previous, word in zip(sys.argv, sys.argv[1:], strict=False)
-    ]
+    """The command line; the record is in results/, and for a folder of somebody's machine stands what it is for."""
+    words = []
+    for option, word in zip(sys.argv, sys.argv[1:], strict=False):
+        if option == "--out":
+            words.append(f"results/{Path(word).name}")
+        elif Path(word).is_absolute():
+            words.append(option.removeprefix("--").replace("-", "_").upper())
+        else:
+            words.append(word)
     return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 
 
@@ -82,11 +91,10 @@ def record(name: str, results: dict[str, Any], out: Path | None) -> None:
     """Write the results with the command and the machine that they come from."""
     if out is None:
         return
-    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
     content = {
         "benchmark": name,
         "command": _command(),
-        "machine": machine,
+        "machine": machine(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "results": results,
