@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import hashlib
@@ -20,6 +21,17 @@ from mirrordescent.lab.files import write_text
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.sweep import Finished, Work, sweep
+
+
+def add_options(parser: argparse.ArgumentParser, root: Path) -> None:
+    """What such a benchmark can be told. root: where its runs and parts are unless told."""
+    parser.add_argument("--model", default="auto", help="the network; auto is what suits the data")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--root", type=Path, default=root)
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--minutes", type=float, help="stop when they are over")
+    parser.add_argument("--out", type=Path, help="where to write the record")
 
 
 def cell(root: Path, name: str, of: Sequence[str], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cells import cell, trained, within
+from cells import add_options, cell, trained, within
 from timing import record
 from torch import Tensor
 
@@ -119,18 +119,12 @@ def show(results: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="digits")
-    parser.add_argument("--model", default="auto", help="the network; auto is what suits the data")
     parser.add_argument("--corruption", type=float, default=0.4)
     parser.add_argument("--noise", default="uniform")
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, help="of training again; chosen from the data unless given")
     parser.add_argument("--audit-epochs", type=int, help="of the audit; chosen from the data unless given")
     parser.add_argument("--rows", nargs="+", default=[], choices=list(CLEANED), metavar="ROW", help="only these")
-    parser.add_argument("--root", type=Path, default=Path("runs/retrain"))
-    parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--minutes", type=float, help="stop when they are over")
-    parser.add_argument("--out", type=Path, help="where to write the record")
+    add_options(parser, Path("runs/retrain"))
     arguments = parser.parse_args()
     keeping, place = Keeping(arguments.root, data_root=arguments.data_root), Place(arguments.device)
     settings = {name: getattr(arguments, name) for name in ("model", "corruption", "noise")}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cells import cell, trained, within
+from cells import add_options, cell, trained, within
 from timing import record
 from torch import Tensor
 from torch.nn import functional as F
@@ -196,16 +196,10 @@ def show(table: dict[str, Any], results: dict[str, list[dict[str, Any]]]) -> Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="digits")
-    parser.add_argument("--model", default="auto", help="the network; auto is what suits the data")
     parser.add_argument("--kinds", nargs="+", default=KINDS, help="NOISE=RATE")
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, help="of every run; chosen from the data unless given")
     parser.add_argument("--no-folds", action="store_true", help="leave out the row that trains five times")
-    parser.add_argument("--root", type=Path, default=Path("runs/scores"))
-    parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--minutes", type=float, help="stop when they are over")
-    parser.add_argument("--out", type=Path, help="where to write the record")
+    add_options(parser, Path("runs/scores"))
     arguments = parser.parse_args()
     data = load(Source(arguments.data), arguments.data_root)
     keeping, place = Keeping(arguments.root, data_root=arguments.data_root), Place(arguments.device)
