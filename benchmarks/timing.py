@@ -71,7 +71,15 @@ def captured(call: Callable[[], object]) -> Callable[[], object]:
 
 
 def machine() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
+    return (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"CPU, {_count(torch.get_num_threads(), 'thread')}"
+    )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _command() -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import shares
+import tables
 from cells import cell, trained, within
 
 from mirrordescent.lab.audit.auditing import Asked, audit_data
@@ -68,3 +69,9 @@ def test_the_first_network_alone_is_without_the_second_ones_opinion(tmp_path: Pa
     assert found["alone"]["estimated"] == audited.check.before
     assert found["both"]["estimated"] == pytest.approx((audited.check.before + audited.check.wrong) / 2, abs=1e-4)
     assert found["alone"]["estimated"] != found["both"]["estimated"]
+
+
+def test_the_page_of_scores_is_that_of_the_records() -> None:
+    assert tables.PAGE.read_text() == tables.page()
+    told = (tables.HERE / "docs" / "audit.md").read_text()
+    assert tables.summary(tables.records(tables.HERE / "results")) in told

@@ -1,0 +1,97 @@
+"""docs/scores.md, from the records of benchmarks/scores.py that are in results/.
+
+python benchmarks/tables.py
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent.parent
+PAGE = HERE / "docs" / "scores.md"
+TITLES = {"digits": "digits", "mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+NETWORKS = {"mlp": "An MLP", "cnn": "A small CNN", "resnet18": "ResNet-18"}
+NOISES = {"uniform": "uniform", "pair": "pairs", "instance": "by sample"}
+AUDIT = {
+    "noise": "wrong labels, in truth",
+    "estimated": "estimated",
+    "precision_at_estimate": "precision at the estimated number",
+    "flagged": "flagged",
+    "precision_of_flagged": "precision of the flagged",
+    "recall_of_flagged": "share of the wrong ones that is flagged",
+}
+HEAD = """# Which score finds wrong labels
+
+AUROC for "this label is wrong", labels corrupted on purpose, by the kind of noise: `uniform` redraws a label from all
+classes, `pairs` moves it to the next class, `by sample` picks samples that a network finds hard. Every row but the last
+is one training run of the same length on the same labels; the last trains five networks, each for 20 epochs on four
+fifths of the samples, and ranks by the probability of the given label where it was not trained on, as cleanlab does.
+Cost is in passes over the data, as a multiple of one run's. The audit's rows are `rmd audit`'s own run, whose settings
+were found on digits and come from the data alone; "the audit's step" is plain SGD on the same loss with the same step.
+
+Made by `python benchmarks/tables.py` from the records that it names.
+"""
+
+
+def records(folder: Path) -> dict[str, dict[str, Any]]:
+    """By data set, in the order of TITLES."""
+    found = {name: folder / f"scores-{name}.json" for name in TITLES}
+    return {name: json.loads(path.read_text()) for name, path in found.items() if path.exists()}
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def kind_title(kind: str) -> str:
+    noise, rate = kind.split("=")
+    return f"{NOISES[noise]} {100 * float(rate):.0f} %"
+
+
+def summary(held: dict[str, dict[str, Any]]) -> str:
+    """Every row's mean over the kinds of noise, on every data set."""
+    tables = {name: one["results"]["table"] for name, one in held.items()}
+    rows = [[row, *(f"{found[row]['all']:.4f}" for found in tables.values())] for row in next(iter(tables.values()))]
+    return table(["mean over the kinds of noise", *(TITLES[name] for name in held)], rows)
+
+
+def of_one(name: str, one: dict[str, Any]) -> Iterator[str]:
+    """A data set's own tables."""
+    results = one["results"]
+    kinds = list(results["each"])
+    seeds = {len(each) for each in results["each"].values()}
+    epochs = next(iter(results["each"].values()))[0]["epochs"]
+    many = f"{min(seeds)} seeds" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)} seeds"
+    yield f"## {TITLES[name]}\n"
+    yield (
+        f"{NETWORKS[results['model']]}, {epochs} epochs, {many}; on {one['machine']}. Record:\n"
+        f"`results/scores-{name}.json`, command:\n`{one['command']}`\n"
+    )
+    rows = [
+        [row, f"{found['cost']:.2f}", *(f"{found['mean'][kind]:.4f}" for kind in kinds), f"{found['all']:.4f}"]
+        for row, found in results["table"].items()
+    ]
+    yield table(["", "cost", *map(kind_title, kinds), "mean"], rows)
+    yield "What the audit estimates and flags, by the first of its two networks alone:\n"
+    cells = []
+    for key, title in AUDIT.items():
+        by_kind = [[each["audit"][key] for each in results["each"][kind]] for kind in kinds]
+        shares = [statistics.mean(value for value in values if value is not None) for values in by_kind]
+        cells.append([title, *(f"{100 * share:.1f} %" for share in shares)])
+    yield table(["", *map(kind_title, kinds)], cells)
+
+
+def page(folder: Path = HERE / "results") -> str:
+    held = records(folder)
+    parts = [HEAD, summary(held), *(part for name, one in held.items() for part in of_one(name, one))]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(f"page: {PAGE}")
