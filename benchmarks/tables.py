@@ -69,7 +69,7 @@ def of_one(name: str, one: dict[str, Any]) -> Iterator[str]:
     many = f"{min(seeds)} seeds" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)} seeds"
     yield f"## {TITLES[name]}\n"
     yield (
-        f"{NETWORKS[results['model']]}, {epochs} epochs, {many}; on {one['machine']}. Record:\n"
+        f"{NETWORKS[results['model']]}, {epochs} epochs, {many}. Record: "
         f"`results/scores-{name}.json`, command:\n`{one['command']}`\n"
     )
     rows = [
