@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent.parent
-PAGE = HERE / "docs" / "scores.md"
+RESULTS = HERE / "results"
+PAGE, AUDITS = HERE / "docs" / "scores.md", HERE / "docs" / "audit.md"
 TITLES = {"digits": "digits", "mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 NETWORKS = {"mlp": "An MLP", "cnn": "A small CNN", "resnet18": "ResNet-18"}
 NOISES = {"uniform": "uniform", "pair": "pairs", "instance": "by sample"}
@@ -81,17 +82,57 @@ def of_one(name: str, one: dict[str, Any]) -> Iterator[str]:
     cells = []
     for key, title in AUDIT.items():
         by_kind = [[each["audit"][key] for each in results["each"][kind]] for kind in kinds]
-        shares = [statistics.mean(value for value in values if value is not None) for values in by_kind]
-        cells.append([title, *(f"{100 * share:.1f} %" for share in shares)])
+        found = [statistics.mean(value for value in values if value is not None) for values in by_kind]
+        cells.append([title, *map(percent, found)])
     yield table(["", *map(kind_title, kinds)], cells)
 
 
-def page(folder: Path = HERE / "results") -> str:
+def page(folder: Path = RESULTS) -> str:
     held = records(folder)
     parts = [HEAD, summary(held), *(part for name, one in held.items() for part in of_one(name, one))]
     return "\n".join(parts)
 
 
+def again(name: str) -> str:
+    """What training again is worth: a record of benchmarks/retrain.py."""
+    found = json.loads((RESULTS / f"retrain-{name}.json").read_text())["results"]["table"]
+    rows = []
+    for row, one in found.items():
+        spread = "" if one["deviation"] is None else f" ± {100 * one['deviation']:.1f}"
+        accuracy = f"{100 * one['test_accuracy']:.1f}{spread} %"
+        rows.append([row, f"{one['samples']:,.0f}", percent(one["right"]), accuracy])
+    return table(["trained on", "samples", "of these right", "test accuracy"], rows)
+
+
+def shares() -> str:
+    """The share of wrong labels by one network and by two: the record of benchmarks/shares.py."""
+    rows = []
+    for case in json.loads((RESULTS / "shares.json").read_text())["results"]["cases"]:
+        both = case["both"]
+        figures = [case["wrong"], case["contradicted"], case["alone"]["estimated"], both["estimated"]]
+        name = case["data"].replace("%", " %").replace("pair ", "pairs ").replace("instance ", "by sample ")
+        rows.append([name, *map(percent, [*figures, both["precision"], both["recall"]])])
+    head = ["", "wrong, in truth", "contradicted by the second network", "estimated by the first alone", "by both"]
+    return table([*head, "precision of the flagged", "share of the wrong ones that is flagged"], rows)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def with_tables(text: str) -> str:
+    """A page with the tables that its comments name."""
+    made = {"scores": summary(records(RESULTS)), "shares": shares(), "retrain-digits": again("digits")}
+    for name, new in made.items():
+        begin, end = f"<!-- {name} -->\n", "<!-- end -->"
+        if text.count(begin) != 1:
+            raise ValueError(f"{AUDITS} has {text.count(begin)} places for the table {name!r}")
+        before, rest = text.split(begin)
+        text = before + begin + new + rest[rest.index(end) :]
+    return text
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())
-    print(f"page: {PAGE}")
+    AUDITS.write_text(with_tables(AUDITS.read_text()))
+    print(f"pages: {PAGE}, {AUDITS}")

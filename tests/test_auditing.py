@@ -35,18 +35,21 @@ def known(
     return logits.softmax(1), labels, true
 
 
-@pytest.mark.parametrize("heat", [1.0, 2.5])
+@pytest.mark.parametrize("heat", [(1.0,) * 4, (2.5,) * 4, (1.0, 2.0, 3.0, 4.0)], ids=str)
 @pytest.mark.parametrize("wrong", [0.0, 0.1, 0.3])
 @pytest.mark.parametrize("pairs", [False, True])
-def test_a_networks_mistakes_are_told_from_wrong_labels(pairs: bool, wrong: float, heat: float) -> None:
-    """Classes that overlap, of samples the network has not seen, and a network that may be too sure of itself."""
+def test_a_networks_mistakes_are_told_from_wrong_labels(pairs: bool, wrong: float, heat: tuple[float, ...]) -> None:
+    """Classes that overlap, of samples the network has not seen, and a network that may be too sure of itself.
+
+    heat: how much, by the class that it predicts.
+    """
     generator = torch.Generator().manual_seed(0)
     n, classes = 4000, 4
     logits = 2.5 * torch.randn(n, classes, generator=generator, dtype=torch.float64)
     true = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
     away = torch.ones(n, dtype=torch.int64) if pairs else torch.randint(1, classes, (n,), generator=generator)
     labels = torch.where(torch.rand(n, generator=generator) < wrong, (true + away) % classes, true)
-    p = (heat * logits).softmax(1)
+    p = (torch.tensor(heat, dtype=torch.float64)[logits.argmax(1), None] * logits).softmax(1)
     contradicted = float((p.argmax(1) != labels).double().mean())
     assert contradicted > wrong + 0.1
     assert share_wrong(p, labels) == pytest.approx(float((labels != true).double().mean()), abs=0.04)

@@ -71,7 +71,9 @@ def test_the_first_network_alone_is_without_the_second_ones_opinion(tmp_path: Pa
     assert found["alone"]["estimated"] != found["both"]["estimated"]
 
 
-def test_the_page_of_scores_is_that_of_the_records() -> None:
+def test_the_tables_of_the_docs_are_those_of_the_records() -> None:
     assert tables.PAGE.read_text() == tables.page()
-    told = (tables.HERE / "docs" / "audit.md").read_text()
-    assert tables.summary(tables.records(tables.HERE / "results")) in told
+    told = tables.AUDITS.read_text()
+    assert tables.with_tables(told) == told
+    with pytest.raises(ValueError, match="0 places for the table 'scores'"):
+        tables.with_tables(told.replace("<!-- scores -->", ""))

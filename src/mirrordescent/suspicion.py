@@ -41,30 +41,57 @@ def noise_rates(p: Tensor, y: Tensor) -> Tensor:
 def share_wrong(p: Tensor, y: Tensor) -> float:
     """The share of wrong labels among samples that the network was not trained on; p is what it predicts for them.
 
-    What is true of a sample has the network's probabilities, at a temperature that makes up for overconfidence; the
-    given label comes from the truth through a table of classes. Temperature and table are the likeliest ones, so that
-    contradictions of which the network was hardly sure count as its mistakes, and others as wrong labels.
+    What is true of a sample has the network's probabilities, at a temperature per predicted class that makes up for
+    overconfidence; the given label comes from the truth through a table of classes. Temperatures and table are the
+    likeliest ones (expectation maximisation, as Dawid and Skene 1979), so that contradictions of which the network was
+    hardly sure count as its mistakes, and others as wrong labels.
     """
     some = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[: max(MANY // p.shape[1], 1000)]
     odds, y = p[some].clamp_min(LEAST).log(), y[some]
     table, found = _table(0.1, p.shape[1], odds), []
-    for heat in TEMPERATURES:  # each from the table of the one before
-        likelihood, _, table = _through_a_table(torch.softmax(odds / heat, 1), y, table, rounds=30)
+    for heat in TEMPERATURES:  # the same for all classes; each from the table of the one before
+        truth = torch.softmax(odds / heat, 1)
+        for _ in range(30):
+            likelihood, posterior = _explained(truth, y, table)
+            share, table = _counted(posterior, y)
         found.append((likelihood, heat, table))
     _, heat, table = max(found, key=lambda one: one[0])
-    return _through_a_table(torch.softmax(odds / heat, 1), y, table, rounds=200)[1]
+    top = odds.argmax(1)
+    common = torch.full_like(table[0], 1 / heat)
+    cold = common
+    for _ in range(200):
+        truth = torch.softmax(cold[top, None] * odds, 1)
+        _, posterior = _explained(truth, y, table)
+        share, table = _counted(posterior, y)
+        cold = _fitted(cold, common, odds, top, truth, posterior)
+    return share
 
 
-def _through_a_table(truth: Tensor, y: Tensor, table: Tensor, rounds: int) -> tuple[float, float, Tensor]:
-    """The labels' likelihood, the share of wrong ones, and the table: expectation maximisation (Dawid, Skene 1979)."""
-    n, classes = truth.shape
+def _explained(truth: Tensor, y: Tensor, table: Tensor) -> tuple[float, Tensor]:
+    """The labels' likelihood, and what is true of each sample given its label too, (n, classes)."""
+    joint = truth * table.T[y]
+    total = joint.sum(1, keepdim=True)
+    return float(total.log().mean()), joint / total
+
+
+def _counted(posterior: Tensor, y: Tensor) -> tuple[float, Tensor]:
+    """The share of wrong labels, and the table: of what is true, what is given."""
+    n, classes = posterior.shape
     few = 0.1 * classes  # samples that every row of the table is thought to have seen beside its own
-    for _ in range(rounds):
-        joint = truth * table.T[y]  # (n, classes), of what is true
-        both = torch.zeros_like(table).index_add_(0, y, joint / joint.sum(1, keepdim=True)).T  # true, given: how often
-        share = 1 - float(both.diagonal().sum()) / n
-        table = (both + few * _table(share, classes, truth)) / (both.sum(1, keepdim=True) + few)
-    return float(joint.sum(1).log().mean()), share, table
+    both = posterior.new_zeros(classes, classes).index_add_(0, y, posterior).T  # true, given: how often
+    share = 1 - float(both.diagonal().sum()) / n
+    return share, (both + few * _table(share, classes, posterior)) / (both.sum(1, keepdim=True) + few)
+
+
+def _fitted(cold: Tensor, common: Tensor, odds: Tensor, top: Tensor, truth: Tensor, posterior: Tensor) -> Tensor:
+    """One Newton step for 1/temperature of each predicted class; one sample speaks for what all classes have."""
+    mean = (truth * odds).sum(1)
+    variance = (truth * odds.square()).sum(1) - mean.square()
+    one = variance.mean()
+    slope = torch.zeros_like(cold).index_add_(0, top, (posterior * odds).sum(1) - mean) - one * (cold - common)
+    bend = torch.zeros_like(cold).index_add_(0, top, variance) + one
+    moved = cold + slope / bend.clamp_min(LEAST)
+    return moved.clamp(cold / 1.5, cold * 1.5).clamp(1 / TEMPERATURES[-1], 1 / TEMPERATURES[0])
 
 
 def _table(share: float, classes: int, like: Tensor) -> Tensor:
