@@ -55,6 +55,18 @@ def test_a_networks_mistakes_are_told_from_wrong_labels(pairs: bool, wrong: floa
     assert share_wrong(p, labels) == pytest.approx(float((labels != true).double().mean()), abs=0.02)
 
 
+@given(st.integers(0, 10_000), st.floats(0.2, 3.0), st.floats(0.2, 3.0), st.floats(2.0, 8.0), st.floats(0.05, 0.5))
+def test_of_z_alone_more_is_never_less_suspicious(
+    seed: int, low: float, high: float, apart: float, share: float
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    upper = torch.rand(400, generator=generator) < share
+    noise = torch.randn(400, generator=generator)
+    z = torch.where(upper, apart + high * noise, low * noise).sort().values
+    score = mixture_log_odds(z, torch.zeros(400, dtype=torch.int64), 1)
+    assert bool((score.diff() >= -1e-9).all())
+
+
 @given(st.integers(1, 50), st.floats(0.001, 0.5))
 def test_a_rare_class_in_which_nothing_was_found_is_not_the_worst(rare: int, rate: float) -> None:
     labels = torch.tensor([0] * rare + [1] * 1000)

@@ -390,10 +390,69 @@ def test_overshooting_warns_and_a_schedule_that_diverges_is_stopped() -> None:
 def test_z_settles_below_the_limit_and_diverges_above() -> None:
     """The reason for refusing lr/lam ≥ 2: with w held still, z is a geometric series of ratio 1 − lr/lam."""
     for ratio, settles in ((1.9, True), (2.1, False)):
-        z = 0.0
+        w = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        optimizer = md.RMD([w], lr=1.0, lam=1.0, num_samples=1)
+        aux, index = optimizer.aux, torch.tensor([0])
         for _ in range(200):
-            z -= ratio * (z - 1.0)
-        assert (abs(z - 1) < 1e-6) == settles
+            aux.descend(index, aux.values[index] - 1, ratio, 0.0)
+        assert (abs(float(aux.values[0]) - 1) < 1e-5) == settles
+
+
+def test_a_small_last_batch_does_no_harm_in_the_convention_of_the_objective() -> None:
+    """The limit is that of the largest batch; a first batch beyond it is refused."""
+    w = nn.Parameter(torch.zeros(1))
+    optimizer = md.RMD([w], lr=0.1, lam=0.04, num_samples=129, lam_convention="objective")
+    for n in (128, 1):
+        optimizer.loss((w - 1).square().expand(n), torch.arange(n)).backward()
+        optimizer.step()
+    small = md.RMD([w], lr=0.1, lam=0.04, num_samples=129, lam_convention="objective")
+    small.loss((w - 1).square().expand(1), torch.arange(1)).backward()
+    with pytest.raises(ValueError, match=r"lr/\(lam \* batch size\) must be < 2, or z diverges; got 2.5"):
+        small.step()
+
+
+def test_a_loss_of_nothing_is_no_number_less_with_eps_0() -> None:
+    for reduction in ("sample", "batch"):
+        w = nn.Parameter(torch.tensor([1.0, 1.0]))
+        optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=2, eps=0.0, reduction=reduction)
+        optimizer.loss((w - 1).square() / 2, torch.arange(2)).backward()
+        optimizer.step()
+        assert bool(w.isfinite().all())
+        assert bool(optimizer.aux.values.isfinite().all())
+
+
+def test_an_optimizer_made_before_its_model_has_memory() -> None:
+    model = nn.Linear(2, 1, device="meta")
+    optimizer = md.RMD(model.parameters(), lr=0.1, lam=1.0, num_samples=3)
+    model.to_empty(device="cpu")
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+    optimizer.loss(model(torch.ones(3, 2))[:, 0].sub(1).square(), torch.arange(3)).backward()
+    optimizer.step()
+    assert bool((optimizer.aux.values > 0).all())
+
+
+def test_zs_momentum_travels_alone() -> None:
+    w = nn.Parameter(torch.zeros(1))
+    one, other = (md.RMD([w], lr=0.1, lam=1.0, num_samples=2, momentum=m) for m in (0.9, 0.0))
+    one.loss((w - 1).square().expand(2), torch.arange(2)).backward()
+    one.step()
+    other.aux.load_state_dict(one.aux.state_dict())
+    assert other.aux.state_dict().keys() == one.aux.state_dict().keys()
+    assert all(torch.equal(other.aux.state_dict()[k], v) for k, v in one.aux.state_dict().items())
+
+
+def test_gradients_cleared_through_data_below_an_embedding_move_nothing() -> None:
+    """Row 0 of the first gradient, a padding's, says nothing."""
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 1))
+    optimizer = md.RMD(model.parameters(), lr=0.1, lam=1.0, num_samples=3)
+    optimizer.loss(model(torch.tensor([3, 4, 5]))[:, 0].sub(1).square(), torch.arange(3)).backward()
+    for w in model.parameters():
+        assert w.grad is not None
+        w.grad.data.zero_()
+    optimizer.step()
+    assert not bool(optimizer.aux.values.any())
 
 
 def test_a_penalty_that_overflows_never_reaches_z() -> None:

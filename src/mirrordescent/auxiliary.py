@@ -137,7 +137,8 @@ class Auxiliary:
         """Move z and what belongs to it to a device; returns itself."""
         for key in ("z", "z_rejected", "z_momentum"):
             if key in self._store:
-                self._store[key] = self._store[key].to(device)
+                held = self._store[key]  # made with a model that had no memory yet, z has none either, and begins at 0
+                self._store[key] = torch.zeros_like(held, device=device) if held.is_meta else held.to(device)
         return self
 
     def reset(self) -> None:
@@ -157,6 +158,8 @@ class Auxiliary:
         Raises ValueError where it belongs to another number of samples, before anything has changed.
         """
         self.check_fits(state)
+        if "z_momentum" in state and "z_momentum" not in self._store:
+            self._store["z_momentum"] = torch.zeros_like(self.values)
         for key in ("z", "z_momentum"):
             if key in self._store:
                 self._store[key].copy_(state[key]) if key in state else self._store[key].zero_()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mirrordescent.potentials import Potential
+from mirrordescent.potentials import Potential, wide
 from mirrordescent.roots import origin, solve_increasing
 
 
@@ -100,4 +100,4 @@ class Convex(Potential):
         return self._step(start, dual - self._gradient(start))
 
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
-        return solve_increasing(self._gradient, w, delta, self.domain)
+        return solve_increasing(self._gradient, wide(w), wide(delta), self.domain).to(w.dtype)

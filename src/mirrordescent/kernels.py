@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mirrordescent.potentials import least
+
 if TYPE_CHECKING:
     from mirrordescent.fused import Form
 
@@ -218,7 +220,7 @@ def launch(
             POWER=_integer(form.number - 1) if form.kind == "qnorm" else 0,
             ROOT=_integer(1 / (form.number - 1)) if form.kind == "qnorm" else 0,
             FACTOR=form.scale,
-            TINY=torch.finfo(w.dtype).tiny,
+            TINY=least(w.dtype),
             MOMENTUM=m is not None,
             LR_TENSOR=lr_tensor,
             UNSCALE=grad_scale is not None,

@@ -38,12 +38,17 @@ class Work:
 def _mirror_step_(w: Tensor, g: Tensor, potential: Potential, lr: float | Tensor) -> None:
     """∇ψ(w) ← ∇ψ(w) − η g (the paper's SMD equation), in place."""
     if potential.linear is None:
-        for part, slope in _pieces(w, g) if potential.uniform else [(w, g)]:
+        for part, slope in _pieces(w, g) if _elementwise(potential) else [(w, g)]:
             part.copy_(potential.step(part, _scaled(slope, lr)))
     elif isinstance(lr, Tensor):
         w.sub_(g * (lr / potential.linear).to(g.dtype))
     else:
         w.add_(g, alpha=-lr / potential.linear)
+
+
+def _elementwise(potential: Potential) -> bool:
+    """Whether tensors may be cut up and joined."""
+    return potential.uniform and potential.separable
 
 
 def _pieces(w: Tensor, g: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
@@ -156,7 +161,7 @@ def _path(work: Work) -> Callable[[Work], None]:
     wants_fused = work.fused or (free and work.potential.linear is None)
     if wants_fused and not torch.compiler.is_compiling() and _fits_fused(work):
         return _fused
-    if (work.foreach or free) and (work.potential.uniform or work.potential.linear is not None):
+    if (work.foreach or free) and (_elementwise(work.potential) or work.potential.linear is not None):
         return _foreach
     return _single
 

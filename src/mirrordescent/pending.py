@@ -27,19 +27,26 @@ class Batch:
 
 
 class Seen(NamedTuple):
-    """A gradient as it was: the tensor, how often it had been written to, and (on the CPU) whether a row was not 0."""
+    """A gradient as it was: which one, how often it had been written to, and (on the CPU) whether a row was not 0."""
 
+    place: int
     gradient: weakref.ref[Tensor]
     version: int
     lively: bool
 
     @classmethod
-    def now(cls, g: Tensor) -> Seen:
-        """The gradient as it is."""
-        return cls(weakref.ref(g), g._version, g.device.type == "cpu" and bool(_row(g).any()))
+    def now(cls, grads: list[Tensor]) -> Seen:
+        """Of the gradients the first, or on the CPU the first whose row is not 0: an embedding's may always be."""
+        lively = (k for k, g in enumerate(grads) if g.device.type == "cpu" and bool(_row(g).any()))
+        place = next(lively, -1)
+        g = grads[max(place, 0)]
+        return cls(max(place, 0), weakref.ref(g), g._version, place >= 0)
 
-    def is_as_it_was(self, g: Tensor) -> bool:
+    def is_as_it_was(self, grads: list[Tensor]) -> bool:
         """Whether nobody has written to it since; writing 0 through `.data` shows in the zeros alone."""
+        if self.place >= len(grads):
+            return False
+        g = grads[self.place]
         same = self.gradient() is g and self.version == g._version
         return same and (not self.lively or bool(_row(g).any()))
 
@@ -49,7 +56,7 @@ class Pending:
     """The batches that the next step will move z for; emptied and filled in place, so that torch.compile can follow."""
 
     batches: list[Batch] = field(default_factory=list)
-    # The first gradient as the last backward left it.
+    # A gradient as the last backward left it.
     witness: list[Seen] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -84,14 +91,14 @@ class Pending:
 
     def remember(self, grads: list[Tensor]) -> None:
         """Take note of the gradients as they are."""
-        self.witness[:] = [Seen.now(g) for g in grads[:1]]
+        self.witness[:] = [Seen.now(grads)] if grads else []
 
     def drop_what_was_thrown_away(self, grads: list[Tensor]) -> None:
         """Drop the batches whose gradients were cleared without a step: by a module's zero_grad, say."""
         if not grads:
             self.clear()
             return
-        if any(seen.is_as_it_was(grads[0]) for seen in self.witness):
+        if any(seen.is_as_it_was(grads) for seen in self.witness):
             return
         if all(g.device.type == "cpu" for g in grads):
             if not any(bool(g.any()) for g in grads):

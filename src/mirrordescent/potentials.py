@@ -25,7 +25,7 @@ def _real(w: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     return tuple(t.to(dtype) for t in (w, *others))
 
 
-def _wide(w: Tensor) -> Tensor:
+def wide(w: Tensor) -> Tensor:
     """float64 where the device has it: differences of ψ cancel."""
     return w if w.device.type == "mps" else w.double()
 
@@ -40,10 +40,16 @@ def _positive(name: str, value: float) -> float:
 _LINE = (-float("inf"), float("inf"))
 
 
+def least(dtype: torch.dtype) -> float:
+    """The least number > 0 that a weight may become; float16's normal numbers end at 6e-5, which is no small weight."""
+    info = torch.finfo(dtype)
+    return info.tiny * info.eps if dtype == torch.float16 else info.tiny
+
+
 def _just_inside(domain: tuple[float, float], dtype: torch.dtype) -> tuple[float, float]:
     """The ends of an open interval, moved inside by what a type can tell apart."""
     low, high = domain
-    eps, tiny = torch.finfo(dtype).eps, torch.finfo(dtype).tiny
+    eps, tiny = torch.finfo(dtype).eps, least(dtype)
     if low > -float("inf"):
         low += max(abs(low) * eps, tiny)
     if high < float("inf"):
@@ -118,7 +124,7 @@ class Potential(ABC):
         Close to the anchor the three terms cancel; there ½⟨∇ψ(w) − ∇ψ(anchor), w − anchor⟩ takes over, which differs
         from D_ψ by the third order of the distance and is never negative.
         """
-        x, a = (_wide(t) for t in _real(w, anchor))
+        x, a = (wide(t) for t in _real(w, anchor))
         psi_x, psi_a, dual = self._terms(x), self._terms(a), self._gradient(a)
         linear = dual * (x - a)
         near = 0.5 * (self._gradient(x) - dual) * (x - a)
@@ -198,7 +204,8 @@ class QNorm(Potential):
         a = root * root
         t = delta.copysign(delta * w) / root / root  # δ sign(w) / a
         # Small change: w (1 + t)^{1/(q−1)}, as an increment that vanishes with t.
-        relative = w + w * (t.clamp(-0.5, 0.5).log1p() / (self.q - 1)).expm1()
+        log = t.clamp(-0.5, 0.5).log1p() / (self.q - 1)
+        relative = torch.where(log < -1, w * log.exp(), w + w * log.expm1())  # where most of w goes, a sum cancels
         # Large change or w = 0: through ξ, or, where a is too small to be added to δ but not to matter, |w| |1 + t|^α.
         faint = (a < 1e4 * torch.finfo(w.dtype).tiny) & (t.abs() < 1 / torch.finfo(w.dtype).eps)
         xi = torch.where(faint, (1 + t) * w.sign(), a.copysign(w) + delta)
@@ -354,7 +361,11 @@ class SquaredNorm(Potential):
         self.spec = f"squarednorm={self.q!r}"
 
     def _norm(self, w: Tensor, q: float) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(w.flatten(), q)
+        if not w.numel():
+            return w.new_zeros(())
+        top = w.detach().abs().amax()  # powers of the rest do not leave the type
+        top = torch.where((top > 0) & top.isfinite(), top, 1)
+        norm: Tensor = top * torch.linalg.vector_norm((w / top).flatten(), q)
         return norm
 
     def _terms(self, w: Tensor) -> Tensor:
@@ -375,7 +386,7 @@ class SquaredNorm(Potential):
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
         if self.linear is not None:
             return w + delta
-        x, change = _wide(w), _wide(delta)
+        x, change = wide(w), wide(delta)
         norm = self._norm(x, self.q)
         norm = torch.where(norm > 0, norm, 1)
         v = self._qnorm.step(x / norm, change / norm)
@@ -450,4 +461,5 @@ class Sum(Potential):
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
         if self.linear is not None:
             return w + delta / self.linear
-        return solve_increasing(self._gradient, w, delta, self.domain)
+        # In float32 the duals' rounding would swallow steps that a closed form takes.
+        return solve_increasing(self._gradient, wide(w), wide(delta), self.domain).to(w.dtype)

@@ -90,6 +90,8 @@ class RMD(SMD):
     tensor([0.2500, 0.5000, 0.7500])
     """
 
+    _largest = 0  # batch so far
+
     def __init__(
         self,
         params: ParamsT,
@@ -235,6 +237,8 @@ class RMD(SMD):
             else:
                 r, s = sample_rule(L, z, eps)
             weight = slope(r) if s is None else slope(r) / s
+            if s is not None and eps == 0:  # a loss of 0 has no gradient
+                weight = torch.where(s == 0, 0, weight)
             # A loss that is not finite may spoil w, as with any optimizer, but never z: ℓ̂'(0) = 0.
             d = slope(finite(r)).to(aux.values.dtype)
             if self._penalty is not None:
@@ -348,7 +352,11 @@ class RMD(SMD):
         if isinstance(lr, Tensor) and lr.device.type != "cpu":
             return lr.detach().reshape(()).to(self.aux.values.device, non_blocking=True) / divisor
         rate = float(lr) / divisor
-        check_rate(rate / (batch_size if group["lam_convention"] == "objective" else 1), "z's step lr/lam")
+        if group["lam_convention"] == "objective":
+            self._largest = max(self._largest, batch_size)  # a rare smaller batch makes nothing diverge
+            check_rate(rate / self._largest, "z's step lr/(lam * batch size)")
+        else:
+            check_rate(rate, "z's step lr/lam")
         return rate
 
     def _descend(self, index: Tensor, slope: Tensor, rate: float | Tensor) -> None:

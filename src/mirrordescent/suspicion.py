@@ -189,6 +189,9 @@ def _two_normals(fitted: Tensor, asked: Tensor) -> Tensor:
     if two - one < 1.5 * math.log(len(fitted)) or not density.min() < 0.7 * min(density[0], density[-1]):
         return none
     far = asked.clamp(min=float(mean[0]))  # below the lower mean nothing is more suspicious again
+    near, wide = 1 / deviation[1] ** 2, 1 / deviation[0] ** 2
+    if near > wide:  # nor is anything less so above the point where the odds are the highest
+        far = far.clamp(max=float((mean[1] * near - mean[0] * wide) / (near - wide)))
     return _odds(far, mean, deviation, share)
 
 
