@@ -117,8 +117,10 @@ class TestAudit:
         assert digits[0].check is not None
         inside = [path.parent for path in digits[0].record.folder.rglob("run.json")]
         assert len(inside) > 1
-        assert digits[0].record.folder in {record.folder for record in read_all(digits[1].root)}
-        assert len({record.folder for record in read_all(digits[1].root)} & set(inside)) == 1
+        found = {record.folder for record in read_all(digits[1].root / "audits")}
+        assert found & set(inside) == {digits[0].record.folder}
+        with pytest.raises(RunError, match="holds no runs"):  # audits are judged by what they were trained on
+            read_all(digits[1].root)
 
     def test_the_sentences_say_what_was_found(self, digits: tuple[Audited, Keeping]) -> None:
         told = " ".join(sentences(digits[0]))

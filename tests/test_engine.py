@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import signal
 from pathlib import Path
@@ -165,6 +166,30 @@ def test_of_a_run_that_ends_early_a_person_hears_the_end(tmp_path: Path) -> None
     for event in (first, second, Finished(RUNS[1], "done"), second, Finished(RUNS[0], "done"), second):
         hear(event)
     assert heard == [first, second]
+
+
+def test_a_folder_in_use_is_waited_for_while_others_train(tmp_path: Path) -> None:
+    heard: list[str] = []
+    with contextlib.ExitStack() as other:
+        other.enter_context(held(tmp_path / RUNS[0].id))
+
+        def watch(event: Progress | Finished) -> None:
+            if isinstance(event, Finished):
+                heard.append(event.run.id)
+                with held(tmp_path / event.run.id):  # it is free as soon as it is done
+                    pass
+                other.close()
+
+        records, rest = engine(RUNS[:3], Keeping(tmp_path, wait=True), CPU, at_once=1, watch=watch)
+    assert not rest
+    assert len(records) == 3
+    assert heard[-1] == RUNS[0].id
+
+
+@pytest.mark.parametrize("wrong", [{"at_once": 0}, {"at_once": -1}, {"minutes": -1.0}, {"minutes": float("nan")}])
+def test_numbers_that_make_no_sense(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be >= "):
+        engine(RUNS[:1], Keeping(tmp_path), CPU, **wrong)
 
 
 def test_a_folder_in_use_is_one_failure(tmp_path: Path) -> None:

@@ -178,11 +178,33 @@ def test_the_best_is_marked_and_only_that(usual: Report) -> None:
 
 
 def test_two_reports_are_the_same_bytes(usual: Report, tmp_path: Path) -> None:
-    again = write_report(usual.html.parent.parent, tmp_path)
-    ours, theirs = ([r.html, r.markdown, *r.pictures] for r in (usual, again))
-    assert len(ours) == 2 + 2 * 4
-    for one, two in zip(ours, theirs, strict=True):
-        assert one.read_bytes() == two.read_bytes()
+    paths = [usual.html, usual.markdown, *usual.pictures]
+    assert len(paths) == 2 + 2 * 4
+    before = [path.read_bytes() for path in paths]
+    write_report(usual.html.parent.parent)
+    assert [path.read_bytes() for path in paths] == before
+    elsewhere = write_report(usual.html.parent.parent, tmp_path / "else where").html.read_text()
+    assert "--out" in elsewhere.split("Make this report again")[-1]  # as it was made
+
+
+def test_the_same_run_on_other_data_is_another(tmp_path: Path) -> None:
+    for name, digest in (("a", "1" * 8), ("b", "2" * 8), ("c", "2" * 8)):
+        record(tmp_path / name, Run(corruption=0.4, algorithm="sgd"))
+        held = read_all(tmp_path / name)[0]
+        held.data["digest"] = digest
+        held.write()
+    found = tasks(read_all(tmp_path))
+    assert [len(task.lines) for task in found] == [1, 1]
+    assert [task.title.endswith(f"data {digit * 8}") for task, digit in zip(found, "12", strict=True)] == [True, True]
+
+
+def test_every_place_that_a_run_was_trained_on_is_told(tmp_path: Path) -> None:
+    record(tmp_path, Run(corruption=0.4, algorithm="sgd"))
+    held = read_all(tmp_path)[0]
+    held.earlier = [{"threads": 17}]
+    held.environment = {"threads": 23}
+    held.write()
+    assert "17; 23" in write_report(tmp_path).markdown.read_text()
 
 
 def test_only_the_reports_folder_is_written(tmp_path: Path) -> None:

@@ -24,6 +24,11 @@ from mirrordescent.lab.train import train
 CPU = Place("cpu", threads=1)
 
 
+def test_a_grid_over_labels_from_a_file() -> None:
+    runs = grid({"noise": "file", "noise_file": "a.txt"}, {"lam": [1, 2]})
+    assert [(run.noise, run.noise_file, run.lam) for run in runs] == [("file", "a.txt", 1.0), ("file", "a.txt", 2.0)]
+
+
 def test_a_grid_has_every_combination_once() -> None:
     axes: dict[str, list[Any]] = {
         "algorithm": ["sgd", "smd", "weight-decay", "rmd"],

@@ -342,6 +342,20 @@ def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     path.write_text(json.dumps(held_record))
 
 
+def test_a_checkpoint_of_another_network_is_refused_in_one_line(tmp_path: Path) -> None:
+    run = Run(epochs=1)
+    folder = trained(tmp_path, run).folder
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    state["status"] = "running"
+    state["job"]["model"]["other"] = state["job"]["model"].popitem()[1]
+    torch.save(state, folder / "checkpoint.pt")
+    kept = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**kept, "status": "interrupted"}))
+    with pytest.raises(RunError, match=r"checkpoint\.pt does not fit this run .*; remove") as refused:
+        trained(tmp_path, run)
+    assert "\n" not in str(refused.value)
+
+
 def test_a_run_of_an_older_version_goes_on_and_one_of_a_newer_is_left_alone(tmp_path: Path) -> None:
     run = Run(epochs=3, batch_size=8)
     asked = iter(range(1000))

@@ -94,7 +94,8 @@ def sweep(
         records, failed = lab.sweep(runs, keeping, place, jobs=jobs, watch=watch)
     show(records, json=json)
     if failed:
-        say(f"rmd: {len(failed)} of {len(runs)} runs failed; the others are in {keeping.root}")
+        others = f"; the others are in {keeping.root}" if len(failed) < len(runs) else ""
+        say(f"rmd: {len(failed)} of {len(runs)} runs failed{others}")
     return 1 if failed else 0
 
 

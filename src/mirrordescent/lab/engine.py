@@ -46,6 +46,8 @@ def engine(
     the others go on. Ctrl-C writes a checkpoint of each and raises KeyboardInterrupt.
     """
     keeping = keeping or Keeping()
+    if at_once is not None and at_once < 1:
+        raise ValueError(f"at_once must be >= 1, got {at_once}")
     until = deadline(minutes)
     todo, done, bad = sorted_out(runs, keeping, watch or (lambda _: None))
     settings: dict[str, Any] = {"at_once": at_once, "until": until, "compile_forward": compile_forward}
@@ -128,14 +130,19 @@ class _Side:
         self.compile_forward = compile_forward
         self.waiting: deque[Work] = deque()
         self.active: list[Loop] = []
+        self.folders: dict[Loop, contextlib.ExitStack] = {}  # which each has to itself
         self.ended: list[Finished] = []
 
     def go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
         """Until all is done, or `stop()`."""
         self.waiting.extend(works)
         while (self.waiting or self.active) and not stop():
-            while self.waiting and len(self.active) < (at_once or self._room()) and not stop():
+            for _ in range(len(self.waiting)):
+                if len(self.active) >= (at_once or self._room()) or stop():
+                    break
                 self._start(self.waiting.popleft())
+            if self.waiting and not self.active:  # others have them
+                time.sleep(0.2)
             self._epoch(stop)
         for loop in list(self.active):
             with self._of(loop):
@@ -154,17 +161,28 @@ class _Side:
     def _start(self, work: Work) -> None:
         run = settled(work.run, work.data)
         folder = work.root / run.id
+        lock = self.locks.enter_context(contextlib.ExitStack())
         try:
-            self.locks.enter_context(held(folder, wait=self.keeping.wait))
+            lock.enter_context(held(folder))
+        except RunError as error:
+            if self.keeping.wait:
+                self.waiting.append(work)
+            else:
+                self._end_with(Finished(run, "failed", first_line(error)))
+            return
+        try:
             record = found(folder, run, work.data)
             if record is not None and record.status == "done":
+                lock.close()
                 self._end_with(Finished(run, "done"))
                 return
             loop = Loop(Job(run, work.data, self.place), record or Record(folder, run), self.keeping, self.hear)
         except Exception as error:  # it is this run's, and the others go on
+            lock.close()
             self._end_with(Finished(run, "failed", first_line(error)))
             return
         self.active.append(loop)
+        self.folders[loop] = lock
         with self._of(loop):
             if loop.under_way:
                 loop.stepper = Captured(loop.job, compile_forward=self.compile_forward)
@@ -201,8 +219,9 @@ class _Side:
         self._end_with(Finished(loop.run, loop.record.status))
 
     def _leave(self, loop: Loop) -> None:
-        """Take a run off the GPU, and its data with the last run on them."""
+        """Take a run off the GPU, and its data with the last run on them; its folder is free."""
         self.active.remove(loop)
+        self.folders.pop(loop).close()
         data = loop.job.data
         if all(other.job.data is not data for other in self.active) and all(w.data is not data for w in self.waiting):
             data.leave(self.place.resolved)

@@ -152,7 +152,11 @@ class Job:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()`."""
         self.model.load_state_dict(state["model"])
+        own = [(group["lr"], group.get("fused")) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
+        if self.run.schedule != "constant":  # a tensor on a GPU, whatever it was where the run began; `begin` sets it
+            for group, (rate, fused) in zip(self.optimizer.param_groups, own, strict=True):
+                group["lr"], group["fused"] = rate, fused
         if "notes" in state:  # not in a checkpoint from before there were any
             self.notes.load_state_dict(state["notes"])
         self.sums.copy_(state["sums"])

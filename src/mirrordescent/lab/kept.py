@@ -12,12 +12,11 @@ import torch
 from mirrordescent.auditing import Audit, audited
 from mirrordescent.lab.files import write_text
 from mirrordescent.lab.loop import Keeping
-from mirrordescent.lab.records import Record, RunError, load_checkpoint, read
+from mirrordescent.lab.records import AUDITS, Record, RunError, load_checkpoint, read
 from mirrordescent.lab.runs import Run
 from mirrordescent.trace import Trace
 
 CHECK = "check.json"
-AUDITS = "audits"  # the folder of runs on all samples, none set aside, in the folder of all runs
 
 
 @dataclass(frozen=True)

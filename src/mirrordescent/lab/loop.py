@@ -205,8 +205,11 @@ class Loop:
             self.before = state["seconds"]
             if state["status"] == "done":
                 self.record.status, self.record.reason = "done", state["reason"]
-        except (KeyError, ValueError, TypeError) as error:
-            raise RunError(f"{path} does not fit this run ({error}); remove {self.record.folder}") from None
+        except RunError:
+            raise
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:  # the last is what a network says
+            told = first_line(error)
+            raise RunError(f"{path} does not fit this run ({told}); remove {self.record.folder}") from None
 
     def _describe(self) -> None:
         record, data, environment = self.record, self.job.data, self.job.place.described(self.run)

@@ -20,6 +20,7 @@ from mirrordescent.lab.files import remove_parts, write_text, written
 from mirrordescent.lab.names import first_line
 from mirrordescent.lab.runs import Run
 
+AUDITS = "audits"  # the folder of runs on all samples, none set aside, in the folder of all runs
 FORMAT = 1
 Row = dict[str, float | int | None]  # one evaluation; None where a figure does not apply
 
@@ -108,7 +109,8 @@ def read(folder: Path) -> Record:
 def read_all(root: Path) -> list[Record]:
     """The records under a folder, one run's own folder included, in a fixed order. Raises RunError if none.
 
-    What is inside of a run's folder belongs to that run, such as an audit's check, and is no run of its own here.
+    What is inside of a run's folder belongs to that run, such as an audit's check, and is no run of its own here. Nor
+    are audits, unless the folder is theirs: they train on what others are judged by.
     """
     if not root.is_dir():
         raise RunError(f"{root} is not a folder; `rmd train` and `rmd sweep` write their runs under runs/")
@@ -123,7 +125,7 @@ def _run_folders(root: Path) -> Iterator[Path]:
         yield root
         return
     for path in sorted(root.iterdir()):
-        if path.is_dir():
+        if path.is_dir() and path.name != AUDITS:
             yield from _run_folders(path)
 
 
@@ -149,14 +151,14 @@ def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
         remove_parts(folder)
         yield
     finally:
+        _remove_if_empty(folder)  # before others may have it
         lock.release()
-        _remove_if_empty(folder)
 
 
 def _remove_if_empty(folder: Path) -> None:
     """A run that was refused before it began leaves nothing."""
-    if [path.name for path in folder.iterdir()] == ["lock"]:
-        with contextlib.suppress(OSError):  # somebody else may have come
+    with contextlib.suppress(OSError):  # it may be gone, or somebody waits for it
+        if [path.name for path in folder.iterdir()] == ["lock"]:
             (folder / "lock").unlink()
             folder.rmdir()
 

@@ -64,7 +64,7 @@ def grid(base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Run
     for values in itertools.product(*axes.values()):
         settings = {**base, **dict(zip(axes, values, strict=True))}
         without = [*_WITHOUT.get(settings.get("algorithm", "rmd"), ())]
-        if settings.get("corruption", 0) in (0, "0", "0.0"):
+        if settings.get("noise") != "file" and settings.get("corruption", 0) in (0, "0", "0.0"):
             without.append("noise")
         run = Run.from_dict({name: value for name, value in settings.items() if name not in without})
         runs.setdefault(run.id, run)
@@ -133,7 +133,9 @@ def sweep(
 
 
 def deadline(minutes: float | None) -> float:
-    """When that many minutes from now are over, by time.monotonic()."""
+    """When that many minutes from now are over, by time.monotonic(). Raises ValueError for fewer than 0."""
+    if minutes is not None and not minutes >= 0:
+        raise ValueError(f"minutes must be >= 0, got {minutes}")
     return float("inf") if minutes is None else time.monotonic() + 60 * minutes
 
 

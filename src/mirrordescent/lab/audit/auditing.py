@@ -17,10 +17,10 @@ from mirrordescent.lab.data.whole import Whole, load_whole
 from mirrordescent.lab.engine import all_trained
 from mirrordescent.lab.evaluation import predict
 from mirrordescent.lab.job import Job, given_labels
-from mirrordescent.lab.kept import AUDITS, Check, audit_alone, forget_check
+from mirrordescent.lab.kept import Check, audit_alone, forget_check
 from mirrordescent.lab.loop import Keeping, Progress, Watch
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import Record, RunError, load_checkpoint
+from mirrordescent.lab.records import AUDITS, Record, RunError, load_checkpoint
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.sweep import Work
 from mirrordescent.suspicion import share_wrong

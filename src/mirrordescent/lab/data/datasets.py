@@ -43,9 +43,7 @@ class Source:
         if not 0 < self.test_share < 1:
             raise ValueError(f"test_share must be in (0, 1), got {self.test_share}")
         if self.data in KNOWN and (self.label, self.test, self.test_share, self.split_seed) != (None, None, 0.2, 0):
-            raise ValueError(
-                f"label, test, test_share and split_seed are for data of your own; {self.data!r} has its own test set"
-            )
+            raise ValueError(f"label, test and test_share are for data of your own; {self.data!r} has its own test set")
 
 
 def load(spec: Source, root: Path | None = None) -> Data:

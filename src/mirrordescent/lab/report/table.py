@@ -162,13 +162,17 @@ def tasks(records: Sequence[Record]) -> list[Task]:
     """The runs, put under their tasks; a run that lies in two folders counts once."""
     by_task: dict[tuple[Any, ...], list[Record]] = {}
     for record in distinct(records):
-        by_task.setdefault(tuple(getattr(record.run, name) for name in TASK), []).append(record)
+        key = (*(getattr(record.run, name) for name in TASK), record.data.get("digest"))
+        by_task.setdefault(key, []).append(record)
     titles = [_title(held[0]) for held in by_task.values()]
     runs = [held[0].run for held in by_task.values()]
     found = []
     for title, run, held in zip(titles, runs, by_task.values(), strict=True):
         alike = [other for name, other in zip(titles, runs, strict=True) if name == title]
-        whole = ", ".join([title, *differences(run, alike, TASK)])
+        told = differences(run, alike, TASK)
+        if len(alike) > 1 and not told:
+            told = [f"data {str(held[0].data.get('digest'))[:8]}"]  # of the same name, and not the same
+        whole = ", ".join([title, *told])
         found.append(Task(whole, _lines(whole, held)))
     return found
 
@@ -205,11 +209,12 @@ def best_lines(lines: Sequence[Line], most: int) -> list[Line]:
 
 def distinct(records: Sequence[Record]) -> list[Record]:
     """Each run once, though it may lie in several folders: where it is done, or else where it is furthest."""
-    kept: dict[str, Record] = {}
+    kept: dict[tuple[Any, ...], Record] = {}
     for record in records:
-        old = kept.get(record.id)
+        key = (record.id, record.data.get("digest"))  # on other data it is another run
+        old = kept.get(key)
         if old is None or (record.status == "done", record.epochs) > (old.status == "done", old.epochs):
-            kept[record.id] = record
+            kept[key] = record
     return list(kept.values())
 
 

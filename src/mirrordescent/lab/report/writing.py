@@ -64,7 +64,8 @@ def write_report(root: Path, out: Path | None = None) -> Report:
     The same records give the same files, byte for byte. Raises RunError where there are no runs, or no matplotlib.
     """
     records = read_all(root)
-    page = page_of(records, f"rmd report {shlex.quote(str(root))}")
+    where = "" if out is None else f" --out {shlex.quote(str(out))}"
+    page = page_of(records, f"rmd report {shlex.quote(str(root))}{where}")
     out = root / "report" if out is None else out
     paths = save(page, out / "report", PICTURES)
     lines = tuple(line for task in tasks(records) for line in task.lines)
@@ -335,10 +336,11 @@ def _settings(records: Sequence[Record]) -> Section:
 
 
 def _environment(records: Sequence[Record]) -> Section:
-    names = dict.fromkeys(name for record in records for name in record.environment)
+    all_of_them = [one for record in records for one in (*record.earlier, record.environment)]
+    names = dict.fromkeys(name for one in all_of_them for name in one)
     rows = []
     for name in names:
-        values = dict.fromkeys(_value(record.environment.get(name)) for record in records)
+        values = dict.fromkeys(_value(one.get(name)) for one in all_of_them)
         rows.append([name, "; ".join(values)])
     blocks: list[Block] = [Table(["name", "value"], rows, "Environment")] if rows else [Text("The records do not say.")]
     return Section("Environment", blocks)
