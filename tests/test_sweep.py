@@ -24,6 +24,12 @@ from mirrordescent.lab.train import train
 CPU = Place("cpu", threads=1)
 
 
+def test_what_no_algorithm_of_the_sweep_has_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^lam does nothing in sgd"):
+        grid({"algorithm": "sgd", "lam": 3.0}, {"seed": [0]})
+    assert len(grid({"lam": 3.0}, {"algorithm": ["sgd", "rmd"]})) == 2
+
+
 def test_a_grid_over_labels_from_a_file() -> None:
     runs = grid({"noise": "file", "noise_file": "a.txt"}, {"lam": [1, 2]})
     assert [(run.noise, run.noise_file, run.lam) for run in runs] == [("file", "a.txt", 1.0), ("file", "a.txt", 2.0)]

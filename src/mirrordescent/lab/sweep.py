@@ -57,9 +57,10 @@ def grid(base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Run
         if name not in known:
             raise unknown("setting", name, known)
     algorithms = [str(name) for name in axes.get("algorithm", [base.get("algorithm", "rmd")])]
-    for name in axes:
+    for name in {**base, **axes}:
         if all(name in _WITHOUT.get(algorithm, ()) for algorithm in algorithms):
-            raise ValueError(f"the grid's {name} does nothing in {', '.join(algorithms)}")
+            whose = "the grid's " if name in axes else ""
+            raise ValueError(f"{whose}{name} does nothing in {', '.join(algorithms)}")
     runs: dict[str, Run] = {}
     for values in itertools.product(*axes.values()):
         settings = {**base, **dict(zip(axes, values, strict=True))}
