@@ -443,6 +443,34 @@ def test_zs_momentum_travels_alone() -> None:
     assert all(torch.equal(other.aux.state_dict()[k], v) for k, v in one.aux.state_dict().items())
 
 
+def test_a_backward_pass_that_breaks_off_counts_for_nothing() -> None:
+    """Out of memory in the second half of a batch, say: what is tried again moves z once."""
+
+    class Broken(torch.autograd.Function):
+        """Breaks on the way back."""
+
+        @staticmethod
+        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, *__: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("out of memory")
+
+    moved = []
+    for broken in (False, True):
+        w = nn.Parameter(torch.zeros(1))
+        optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=4)
+        optimizer.loss((w - 1).square().expand(2), torch.tensor([0, 1])).backward()
+        if broken:
+            with pytest.raises(RuntimeError, match="out of memory"):
+                optimizer.loss(Broken.apply(w - 1).square().expand(2), torch.tensor([2, 3])).backward()  # type: ignore[no-untyped-call]  # torch's
+        optimizer.loss((w - 1).square().expand(2), torch.tensor([2, 3])).backward()
+        optimizer.step()
+        moved.append((optimizer.aux.values.clone(), w.detach().clone()))
+    assert all(torch.equal(a, b) for a, b in zip(*moved, strict=True))
+
+
 def test_gradients_cleared_through_data_below_an_embedding_move_nothing() -> None:
     """Row 0 of the first gradient, a padding's, says nothing."""
     model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 1))

@@ -22,8 +22,9 @@ class Batch:
     slope: Tensor  # (batch,) ℓ̂'_i
     # 0 where its gradient turned out to have been thrown away, which the device alone may know; else 1
     alive: Tensor | int = 1
-    # the backward pass it was part of
+    # the backward pass it was part of, and whether that has come to its end
     task: int = -1
+    ended: bool = False
 
 
 class Seen(NamedTuple):
@@ -73,6 +74,8 @@ class Pending:
         """Take a batch that is going backward now, after dropping those whose gradients are gone."""
         task = torch._C._current_graph_task_id()
         if self.batches and self.batches[-1].task != task:  # several losses may go backward as one
+            self.batches[:] = [held for held in self.batches if held.ended]  # others broke off, out of memory say
+        if self.batches and self.batches[-1].task != task:
             self.drop_what_was_thrown_away(gradients(params))
         self.batches.append(replace(batch, task=task))
         before = [(weakref.ref(g), g._version) for g in gradients(params)]
@@ -80,6 +83,8 @@ class Pending:
         torch.autograd.Variable._execution_engine.queue_callback(lambda: self._end_of_pass(task, params, before))
 
     def _end_of_pass(self, task: int, params: list[Tensor], before: list[tuple[weakref.ref[Tensor], int]]) -> None:
+        for batch in self.batches:
+            batch.ended = batch.ended or batch.task == task
         grads = gradients(params)
         untouched = len(before) == len(grads) and all(
             ref() is g and version == g._version for (ref, version), g in zip(before, grads, strict=True)
