@@ -39,9 +39,9 @@ class Seen(NamedTuple):
     def now(cls, grads: list[Tensor]) -> Seen:
         """Of the gradients the first, or on the CPU the first whose row is not 0: an embedding's may always be."""
         lively = (k for k, g in enumerate(grads) if g.device.type == "cpu" and bool(_row(g).any()))
-        place = next(lively, -1)
-        g = grads[max(place, 0)]
-        return cls(max(place, 0), weakref.ref(g), g._version, place >= 0)
+        first = next(lively, None)
+        place = first or 0
+        return cls(place, weakref.ref(grads[place]), grads[place]._version, first is not None)
 
     def is_as_it_was(self, grads: list[Tensor]) -> bool:
         """Whether nobody has written to it since; writing 0 through `.data` shows in the zeros alone."""

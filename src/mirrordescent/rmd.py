@@ -413,8 +413,6 @@ class RMD(SMD):
             loaded = {key: group[key] for key in ("z", "z_momentum") if key in group}
         super().__setstate__(state)
         if loading:
-            if "z_momentum" in loaded and aux.momentum is None:
-                aux._store["z_momentum"] = torch.zeros_like(aux.values)
             aux.load_state_dict(loaded)
             for key in ("z", "z_rejected", "z_momentum"):
                 if key in aux._store:

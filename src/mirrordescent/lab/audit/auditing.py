@@ -71,29 +71,21 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Audited:
-    """What was found, about which data, by which run.
+class Judged:
+    """What was found about labels, by which run. check: None if there was none; `unchecked` says why if asked for."""
 
-    changed: which labels were corrupted on purpose, if any were. check: None if there was none, `unchecked` says why if
-    it was asked for.
-    """
+    record: Record
+    found: md.Audit
+    check: Check | None = None
+    unchecked: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited(Judged):
+    """The same with the data that the labels are of. changed: which were corrupted on purpose, if any were."""
 
     whole: Whole
-    record: Record
-    found: md.Audit
     changed: Tensor | None
-    check: Check | None = None
-    unchecked: str = ""
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The same for labels of data at hand."""
-
-    record: Record
-    found: md.Audit
-    check: Check | None = None
-    unchecked: str = ""
 
 
 def audit_data(data: str, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None) -> Audited:
@@ -112,7 +104,7 @@ def audit_whole(whole: Whole, asked: Asked, keeping: Keeping, place: Place, *, w
     judged = audit_labels(run, whole.data, asked, keeping, place, watch=hear)
     changed = given_labels(judged.record.run, whole.data).changed if run.corruption else None
     found = dataclasses.replace(judged.found, names=whole.names)
-    return Audited(whole, judged.record, found, changed, judged.check, judged.unchecked)
+    return Audited(judged.record, found, judged.check, judged.unchecked, whole=whole, changed=changed)
 
 
 def whole_of(data: str, asked: Asked, keeping: Keeping) -> Whole:
