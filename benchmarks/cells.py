@@ -37,7 +37,8 @@ def add_options(parser: argparse.ArgumentParser, root: Path) -> None:
 def cell(root: Path, name: str, of: Sequence[str], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What was found under that name, or what `measure` finds, which is kept with the machine that it was found on.
 
-    of: all that it depends on, such as the ids of runs and the data's digest; for anything else it is another part.
+    of: all that it depends on, such as the ids of runs and the data's digest; for anything else it is another part. The
+    code is not among it: after a change of how labels are judged, remove the folder `cells`.
     """
     path = root / "cells" / f"{name}-{hashlib.sha256(json.dumps([*of]).encode()).hexdigest()[:12]}.json"
     if not path.exists():

@@ -67,6 +67,13 @@ def kept(run: Run, data: Data, keeping: Keeping, place: Place) -> Kept:
     return Kept(z, -job.notes.trace.margins.cpu(), losses, md.audit(keeping.root / run.id), job.changed.cpu())
 
 
+def likeliest(audit: md.Audit) -> Tensor:
+    """The log-odds of the likeliest other class against the given one, whichever the two are."""
+    assert audit.probabilities is not None
+    p, own = audit.probabilities.clamp_min(1e-6), audit.given[:, None]
+    return (p.scatter(1, own, 0.0).amax(1) / p.gather(1, own)[:, 0]).log()
+
+
 def runs_of(audit: Run) -> dict[str, Run]:
     """The audit's run, and others of the same length on the same labels, each at the step that suits it."""
     plain = dataclasses.replace(audit, algorithm="sgd", lam=None, loss="ce", lr=0.1)
@@ -92,8 +99,13 @@ ROWS: dict[str, tuple[str, Callable[[Kept], Tensor | None]]] = {
         "early learning, the audit's step",
         lambda kept: kept.margin,
     ),
+    "the audit's score along that run": (
+        "early learning, the audit's step",
+        lambda kept: kept.audit.score,
+    ),
     "z of the audit's run": ("audit", lambda kept: kept.z),
     "mean margin along the audit's run": ("audit", lambda kept: kept.margin),
+    "odds of the likeliest other class along it": ("audit", lambda kept: likeliest(kept.audit)),
     "the audit's score": ("audit", lambda kept: kept.audit.score),
 }
 
@@ -141,7 +153,7 @@ def measured(
             found["auroc"][CROSS_VALIDATED] = auroc(out_of_fold(apart, place), wrong)
         return found
 
-    return cell(keeping.root, f"{kind}-{seed}", [data.digest, *(work.run.id for work in works)], measure)
+    return cell(keeping.root, f"{kind}-{seed}", [data.digest, *(work.run.id for work in works), *ROWS], measure)
 
 
 def outcome(runs: dict[str, Run], data: Data, keeping: Keeping, place: Place) -> dict[str, Any]:

@@ -14,7 +14,13 @@ from typing import Any
 HERE = Path(__file__).parent.parent
 RESULTS = HERE / "results"
 PAGE, AUDITS = HERE / "docs" / "scores.md", HERE / "docs" / "audit.md"
-TITLES = {"digits": "digits", "mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+TITLES = {
+    "digits": "digits",
+    "digits-few": "digits, few wrong labels",
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+}
 NETWORKS = {"mlp": "An MLP", "cnn": "A small CNN", "resnet18": "ResNet-18"}
 NOISES = {"uniform": "uniform", "pair": "pairs", "instance": "by sample"}
 AUDIT = {
@@ -32,7 +38,8 @@ classes, `pairs` moves it to the next class, `by sample` picks samples that a ne
 is one training run of the same length on the same labels; the last trains five networks, each for 20 epochs on four
 fifths of the samples, and ranks by the probability of the given label where it was not trained on, as cleanlab does.
 Cost is in passes over the data, as a multiple of one run's. The audit's rows are `rmd audit`'s own run, whose settings
-were found on digits and come from the data alone; "the audit's step" is plain SGD on the same loss with the same step.
+were found on digits and come from the data alone; "the audit's step" is plain SGD on the same loss with the same step,
+and "along that run" is judged as an audit is.
 
 Made by `python benchmarks/tables.py` from the records that it names.
 """

@@ -207,3 +207,25 @@ def test_objective_lam_in_both_conventions() -> None:
     assert make()[1].lam == 1
     assert make()[1].objective_lam(1) == 1
     assert math.isfinite(make()[1].objective_lam(10**9))
+
+
+def test_an_optimizer_made_before_its_model_has_memory() -> None:
+    model = nn.Linear(2, 1, device="meta")
+    optimizer = md.RMD(model.parameters(), lr=0.1, lam=1.0, num_samples=3)
+    model.to_empty(device="cpu")
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+    optimizer.loss(model(torch.ones(3, 2))[:, 0].sub(1).square(), torch.arange(3)).backward()
+    optimizer.step()
+    assert bool((optimizer.aux.values > 0).all())
+
+
+def test_zs_momentum_travels_alone() -> None:
+    w = nn.Parameter(torch.zeros(1))
+    one, other = (md.RMD([w], lr=0.1, lam=1.0, num_samples=2, momentum=m) for m in (0.9, 0.0))
+    one.loss((w - 1).square().expand(2), torch.arange(2)).backward()
+    one.step()
+    other.aux.load_state_dict(one.aux.state_dict())
+    assert other.aux.state_dict().keys() == one.aux.state_dict().keys()
+    assert all(torch.equal(other.aux.state_dict()[k], v) for k, v in one.aux.state_dict().items())

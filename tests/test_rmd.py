@@ -421,68 +421,6 @@ def test_a_loss_of_nothing_is_no_number_less_with_eps_0() -> None:
         assert bool(optimizer.aux.values.isfinite().all())
 
 
-def test_an_optimizer_made_before_its_model_has_memory() -> None:
-    model = nn.Linear(2, 1, device="meta")
-    optimizer = md.RMD(model.parameters(), lr=0.1, lam=1.0, num_samples=3)
-    model.to_empty(device="cpu")
-    nn.init.zeros_(model.weight)
-    nn.init.zeros_(model.bias)
-    optimizer.param_groups[0]["params"] = list(model.parameters())
-    optimizer.loss(model(torch.ones(3, 2))[:, 0].sub(1).square(), torch.arange(3)).backward()
-    optimizer.step()
-    assert bool((optimizer.aux.values > 0).all())
-
-
-def test_zs_momentum_travels_alone() -> None:
-    w = nn.Parameter(torch.zeros(1))
-    one, other = (md.RMD([w], lr=0.1, lam=1.0, num_samples=2, momentum=m) for m in (0.9, 0.0))
-    one.loss((w - 1).square().expand(2), torch.arange(2)).backward()
-    one.step()
-    other.aux.load_state_dict(one.aux.state_dict())
-    assert other.aux.state_dict().keys() == one.aux.state_dict().keys()
-    assert all(torch.equal(other.aux.state_dict()[k], v) for k, v in one.aux.state_dict().items())
-
-
-def test_a_backward_pass_that_breaks_off_counts_for_nothing() -> None:
-    """Out of memory in the second half of a batch, say: what is tried again moves z once."""
-
-    class Broken(torch.autograd.Function):
-        """Breaks on the way back."""
-
-        @staticmethod
-        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(_: Any, *__: torch.Tensor) -> torch.Tensor:
-            raise RuntimeError("out of memory")
-
-    moved = []
-    for broken in (False, True):
-        w = nn.Parameter(torch.zeros(1))
-        optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=4)
-        optimizer.loss((w - 1).square().expand(2), torch.tensor([0, 1])).backward()
-        if broken:
-            with pytest.raises(RuntimeError, match="out of memory"):
-                optimizer.loss(Broken.apply(w - 1).square().expand(2), torch.tensor([2, 3])).backward()  # type: ignore[no-untyped-call]  # torch's
-        optimizer.loss((w - 1).square().expand(2), torch.tensor([2, 3])).backward()
-        optimizer.step()
-        moved.append((optimizer.aux.values.clone(), w.detach().clone()))
-    assert all(torch.equal(a, b) for a, b in zip(*moved, strict=True))
-
-
-def test_gradients_cleared_through_data_below_an_embedding_move_nothing() -> None:
-    """Row 0 of the first gradient, a padding's, says nothing."""
-    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 1))
-    optimizer = md.RMD(model.parameters(), lr=0.1, lam=1.0, num_samples=3)
-    optimizer.loss(model(torch.tensor([3, 4, 5]))[:, 0].sub(1).square(), torch.arange(3)).backward()
-    for w in model.parameters():
-        assert w.grad is not None
-        w.grad.data.zero_()
-    optimizer.step()
-    assert not bool(optimizer.aux.values.any())
-
-
 def test_a_penalty_that_overflows_never_reaches_z() -> None:
     w = nn.Parameter(torch.ones(1))
     optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=1, penalty=lambda r: r**3)

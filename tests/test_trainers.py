@@ -351,6 +351,46 @@ def test_gradients_cleared_in_place_move_nothing(clear: str) -> None:
     assert_same(state(model, optimizer), expected(SECOND, SECOND))
 
 
+def test_a_backward_pass_that_breaks_off_counts_for_nothing() -> None:
+    """Out of memory in the second half of a batch, say: what is tried again moves z once."""
+
+    class Broken(torch.autograd.Function):
+        """Breaks on the way back."""
+
+        @staticmethod
+        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, *__: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("out of memory")
+
+    moved = []
+    for broken in (False, True):
+        w = nn.Parameter(torch.zeros(1))
+        optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=4)
+        optimizer.loss((w - 1).square().expand(2), torch.tensor([0, 1])).backward()
+        if broken:
+            with pytest.raises(RuntimeError, match="out of memory"):
+                optimizer.loss(Broken.apply(w - 1).square().expand(2), torch.tensor([2, 3])).backward()  # type: ignore[no-untyped-call]  # torch's
+        optimizer.loss((w - 1).square().expand(2), torch.tensor([2, 3])).backward()
+        optimizer.step()
+        moved.append((optimizer.aux.values.clone(), w.detach().clone()))
+    assert all(torch.equal(a, b) for a, b in zip(*moved, strict=True))
+
+
+def test_gradients_cleared_through_data_below_an_embedding_move_nothing() -> None:
+    """Row 0 of the first gradient, a padding's, says nothing."""
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 1))
+    optimizer = md.RMD(model.parameters(), lr=0.1, lam=1.0, num_samples=3)
+    optimizer.loss(model(torch.tensor([3, 4, 5]))[:, 0].sub(1).square(), torch.arange(3)).backward()
+    for w in model.parameters():
+        assert w.grad is not None
+        w.grad.data.zero_()
+    optimizer.step()
+    assert not bool(optimizer.aux.values.any())
+
+
 def test_a_copy_forgets_a_batch_whose_gradient_it_does_not_have() -> None:
     model, optimizer = make()
     forward(model, optimizer, FIRST).backward()

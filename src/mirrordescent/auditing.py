@@ -6,6 +6,7 @@ import csv
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.rmd import RMD
-from mirrordescent.suspicion import log_odds, mixture_log_odds, noise_rates, with_share
+from mirrordescent.suspicion import log_odds, mixture_log_odds, truths, with_share
 from mirrordescent.trace import Trace
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ class Audit:
     """One entry per training sample, in the data's order.
 
     given: the labels that were trained on. score: the log-odds that a label is wrong; higher is more suspicious.
-    noise_by_class: the estimated share of wrong labels in each given class.
     probabilities: (n, classes), mean predicted probabilities along the run; None of an audit by z alone, which can
         suggest nothing. margins: p_given − max over the others, the mean along the run. z: RMD's, where there was one.
     class_names: for the table; class numbers without. names: of the samples, for the table, where they have any.
@@ -36,7 +36,6 @@ class Audit:
 
     given: Tensor
     score: Tensor
-    noise_by_class: Tensor
     probabilities: Tensor | None = None
     margins: Tensor | None = None
     z: Tensor | None = None
@@ -57,10 +56,18 @@ class Audit:
         return float(self.wrong.mean())
 
     @property
+    def noise_by_class(self) -> Tensor:
+        """The estimated share of wrong labels in each given class; 0 for a class without members."""
+        classes = max(int(self.given.max()) + 1, len(self.class_names))
+        if self.probabilities is not None:
+            classes = self.probabilities.shape[1]
+        members = torch.bincount(self.given, minlength=classes).clamp_min(1)
+        return torch.zeros_like(self.score[:1]).expand(classes).index_add(0, self.given, self.wrong) / members
+
+    @property
     def issue(self) -> Tensor:
-        """Which labels are more likely wrong than right, and taken for another where there is a say in it."""
-        issue = self.wrong > CHANCE
-        return issue if self.probabilities is None else issue & (self.suggested != self.given)
+        """Which labels are more likely wrong than right; never one of a sample that the network has not seen."""
+        return (self.wrong > CHANCE) & self._seen
 
     @property
     def order(self) -> Tensor:
@@ -76,28 +83,39 @@ class Audit:
 
     @property
     def suggested(self) -> Tensor:
-        """What the network took a sample for along the run; the given label where it has no say."""
-        if self.probabilities is None:
+        """Of an issue the likeliest other class, else what the network took the sample for; the given label unseen."""
+        if self.truth is None or self.probabilities is None:
             return self.given
-        best = self.probabilities.argmax(1)
-        return torch.where(self.probabilities.amax(1) > 0, best, self.given)
+        others = self.truth.scatter(1, self.given[:, None], -1.0)
+        taken = torch.where(self._seen, self.probabilities.argmax(1), self.given)
+        return torch.where(self.issue, others.argmax(1), taken)
 
     @property
     def confidence(self) -> Tensor:
-        """The mean probability of the suggestion; 0 without one."""
-        return torch.zeros_like(self.score) if self.probabilities is None else self.probabilities.amax(1)
+        """The probability that the suggestion is the truth; 0 where the network has no say."""
+        if self.truth is None:
+            return torch.zeros_like(self.score)
+        return torch.where(self._seen, self.truth.gather(1, self.suggested[:, None])[:, 0], 0.0)
+
+    @cached_property
+    def truth(self) -> Tensor | None:
+        """The probability of each class being the true one, (n, classes); None of an audit by z alone."""
+        return None if self.probabilities is None else truths(self.probabilities, self.given, self.wrong)
+
+    @property
+    def _seen(self) -> Tensor:
+        if self.probabilities is None:
+            return torch.ones_like(self.given, dtype=torch.bool)
+        return self.probabilities.amax(1) > 0
 
     def with_share(self, share: float) -> Audit:
-        """The same where a share of wrong labels is known from elsewhere; all classes' shares move alike.
+        """The same where a share of wrong labels is known from elsewhere: all log-odds move by the same.
 
-        Raises ValueError for a share outside of [0, 1], or an audit by z alone.
+        Raises ValueError for a share outside of [0, 1].
         """
         if not 0 <= share <= 1:
             raise ValueError(f"share must be in [0, 1], got {share}")
-        if self.probabilities is None:
-            raise ValueError("an audit by z alone has no probabilities to judge by; give md.audit a trace")
-        rates = with_share(self.noise_by_class, self.given, share)
-        return replace(self, noise_by_class=rates, score=log_odds(self.probabilities, self.given, rates))
+        return replace(self, score=with_share(self.score, share))
 
     def columns(self) -> dict[str, list[Any]]:
         """The table as lists, with the columns that cleanlab's users know among them."""
@@ -205,16 +223,11 @@ def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: 
         assert z is not None
         alone = z.detach().cpu()
         classes = max(int(y.max()) + 1, len(class_names))
-        score = mixture_log_odds(alone, y, classes)
-        members = torch.bincount(y, minlength=classes).clamp_min(1)
-        rates = torch.zeros(classes, dtype=score.dtype).index_add_(0, y, torch.sigmoid(score)) / members
-        return Audit(y, score, rates, z=alone, class_names=_names(class_names, classes))
+        return Audit(y, mixture_log_odds(alone, y, classes), z=alone, class_names=_names(class_names, classes))
     p = trace.probabilities.detach().double().cpu()
-    rates = noise_rates(p, y)
     return Audit(
         y,
-        log_odds(p, y, rates),
-        rates,
+        log_odds(p, y),
         p,
         trace.margins.detach().cpu(),
         None if z is None else z.detach().cpu(),

@@ -1,6 +1,6 @@
 """How likely a label is wrong, from what a training run says about it. No true label is needed anywhere.
 
-Legend: p (n, classes) predicted probabilities, y (n,) given labels, π (classes,) share of wrong labels in a class.
+Legend: p (n, classes) predicted probabilities, y (n,) given labels.
 """
 
 from __future__ import annotations
@@ -11,13 +11,22 @@ import torch
 from torch import Tensor
 
 LEAST = 1e-6  # a probability below it counts as it
+CONCENTRATIONS = 20  # doublings, up to what is as good as chance alone
 FEW = 20  # members, below which a class has no mixture of its own
 MANY = 4_000_000  # probabilities, which are enough for a share
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
 
 
-def noise_rates(p: Tensor, y: Tensor) -> Tensor:
-    """π of each given class, by counting confident predictions (Northcutt et al. 2021); 0 for a class without members.
+def share_counted(p: Tensor, y: Tensor) -> float:
+    """The share of wrong labels by `confident`: of each given class what was taken for another, by its members."""
+    counts = confident(p, y)
+    seen = counts.sum(0)
+    rates = torch.where(seen > 0, 1 - counts.diagonal() / seen.clamp_min(1), 0.0)
+    return float(rates[y].mean())
+
+
+def confident(p: Tensor, y: Tensor) -> Tensor:
+    """How many samples were taken for class c and given class y, counts[c, y] (Northcutt et al. 2021).
 
     A sample is taken for the most probable of the classes in which it is at least as probable as the samples given
     that class are on average, if it is also at least as probable as the given one (a class that was not learnt has a
@@ -29,13 +38,12 @@ def noise_rates(p: Tensor, y: Tensor) -> Tensor:
     members = torch.bincount(y[visited], minlength=classes)
     average = torch.zeros_like(p[0]).index_add_(0, y, own) / members.clamp_min(1)
     average[members == 0] = torch.inf
-    confident = p >= average
-    best, taken = torch.where(confident, p, -1.0).max(1)
+    sure = p >= average
+    best, taken = torch.where(sure, p, -1.0).max(1)
     taken = torch.where(best < own, y, taken)
-    counted = confident.any(1) & visited
-    seen = torch.bincount(y[counted], minlength=classes)
-    agreed = torch.bincount(y[counted & (taken == y)], minlength=classes)
-    return torch.where(seen > 0, 1 - agreed.to(p.dtype) / seen.clamp_min(1), 0.0)
+    counted = sure.any(1) & visited
+    pairs = torch.bincount(taken[counted] * classes + y[counted], minlength=classes**2)
+    return pairs.reshape(classes, classes).to(p.dtype)
 
 
 def share_wrong(p: Tensor, y: Tensor) -> float:
@@ -96,54 +104,82 @@ def _fitted(cold: Tensor, common: Tensor, odds: Tensor, top: Tensor, truth: Tens
 
 def _table(share: float, classes: int, like: Tensor) -> Tensor:
     """Labels that are wrong with a probability, and then any other with the same."""
-    table = torch.full((classes, classes), share / max(1, classes - 1), dtype=like.dtype)
+    table = torch.full((classes, classes), share / max(1, classes - 1), dtype=like.dtype, device=like.device)
     return table.fill_diagonal_(1 - share)
 
 
-def with_share(rates: Tensor, y: Tensor, share: float) -> Tensor:
-    """π moved by the same in log-odds for every class, such that the share of wrong labels is `share` overall.
-
-    In a class where nothing was found it begins at one more label than were seen, but not above the share of all.
-    """
-    members = torch.bincount(y, minlength=len(rates)).to(rates.dtype)
-    overall = (rates * members).sum() / members.sum()
-    least = torch.minimum(1 / (members + 2), overall)
-    odds = torch.logit(torch.maximum(rates, least).clamp(LEAST, 1 - LEAST))
-    low, high = -40.0, 40.0
+def with_share(score: Tensor, share: float) -> Tensor:
+    """Log-odds moved by the same for all, such that the probabilities add up to a share; by bisection."""
+    low, high = -80.0, 80.0
     for _ in range(60):
         middle = (low + high) / 2
-        mean = float((torch.sigmoid(odds + middle) * members).sum() / members.sum())
-        low, high = (middle, high) if mean < share else (low, middle)
-    return torch.where(members > 0, torch.sigmoid(odds + middle), 0.0)
+        low, high = (middle, high) if float(torch.sigmoid(score + middle).mean()) < share else (low, middle)
+    return score + middle
 
 
-def log_odds(p: Tensor, y: Tensor, rates: Tensor) -> Tensor:
+def log_odds(p: Tensor, y: Tensor) -> Tensor:
     """Of each label being wrong, (n,).
 
-    Within a given class the labels are a mixture of right and wrong ones. The odds of the likeliest other class against
-    the given one are those of a wrong label, but for the share of wrong labels that the network took for granted: one
-    factor per class, such that the probabilities of the class add up to its rate. A sample that was never seen has its
-    class's rate.
+    The odds of all other classes against the given one, each weighed by how often it is mistaken for that one (see
+    `mistaken`), are those of a wrong label, but for the share of wrong labels that the network took for granted: one
+    factor, such that the probabilities add up to `share_counted`. A sample that was never seen has that share's odds.
     """
-    own = p.gather(1, y[:, None])[:, 0].clamp_min(LEAST)
-    other = p.scatter(1, y[:, None], -1.0).amax(1).clamp_min(LEAST)
-    odds = (other / own).log()
+    p = p.double()
+    own, others = _weighed(p, y)
+    odds = (others.sum(1) / own).log()
     visited = p.amax(1) > 0
-    shifts = _shifts(odds[visited], y[visited], rates)
-    return torch.where(visited, odds + shifts[y], torch.logit(rates.clamp(LEAST, 1 - LEAST))[y])
+    share = min(max(share_counted(p, y), LEAST), 1 - LEAST)
+    found = torch.full_like(odds, math.log(share / (1 - share)))
+    found[visited] = with_share(odds[visited], share)
+    return found
 
 
-def _shifts(odds: Tensor, y: Tensor, rates: Tensor) -> Tensor:
-    """Per class what to add to the log-odds, so that the mean probability is the class's rate; by bisection."""
-    members = torch.bincount(y, minlength=len(rates))
-    rates = rates.clamp(LEAST, 1 - LEAST)
-    low, high = torch.full_like(rates, -40.0), torch.full_like(rates, 40.0)
-    for _ in range(60):
-        middle = (low + high) / 2
-        mean = torch.zeros_like(rates).index_add_(0, y, torch.sigmoid(odds + middle[y])) / members.clamp_min(1)
-        too_low = mean < rates
-        low, high = torch.where(too_low, middle, low), torch.where(too_low, high, middle)
-    return torch.where(members > 0, (low + high) / 2, 0.0)
+def truths(p: Tensor, y: Tensor, wrong: Tensor) -> Tensor:
+    """The probability of each class being the true one, (n, classes), where a label is wrong with probability `wrong`.
+
+    The other classes have their shares in it as in `log_odds`.
+    """
+    _, others = _weighed(p.double(), y)
+    wrong = wrong.double()
+    others *= (wrong / others.sum(1))[:, None]
+    return others.scatter_(1, y[:, None], (1 - wrong)[:, None])
+
+
+def mistaken(counts: Tensor) -> Tensor:
+    """How often class c is given label y by mistake, against what chance would have, found[c, y], from `confident`.
+
+    Where sevens are called ones and fours never are, a one that looks like a four is less suspicious than one that
+    looks like a seven. Counts of chance are no evidence of that: the classes that a label's mistakes come from are
+    taken to be drawn from a Dirichlet distribution around the classes' sizes, with the likeliest concentration of all
+    labels together, which is worth at least one sample a class.
+    """
+    off = 1 - torch.eye(len(counts), dtype=counts.dtype, device=counts.device)
+    size = off * (counts.sum(1, keepdim=True) + 1)
+    chance = size / size.sum(0)
+    counts = off * counts
+    worth = _concentration(counts, chance)
+    found = (counts + worth * chance) / (counts.sum(0) + worth) / chance
+    return torch.where(off > 0, found, 1.0)
+
+
+def _concentration(counts: Tensor, chance: Tensor) -> float:
+    """How many samples the prior is worth: of Dirichlet distributions around `chance`, a column each, the likeliest."""
+    total, some = counts.sum(0), counts > 0  # without counts a term is 0
+    best = -math.inf, 0.0
+    for doubling in range(CONCENTRATIONS, -1, -1):
+        worth = max(1, len(counts) - 1) * 2.0**doubling
+        prior = worth * chance[some]
+        drawn = (torch.lgamma(counts[some] + prior) - torch.lgamma(prior)).sum()
+        likelihood = float(drawn - (torch.lgamma(total + worth) - math.lgamma(worth)).sum())
+        best = max(best, (likelihood, worth))
+    return best[1]
+
+
+def _weighed(p: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The given class's probability, (n,), and the others' by how often they are mistaken for it, (n, classes)."""
+    own = y[:, None]
+    others = p.clamp_min(LEAST) * mistaken(confident(p, y)).T[y]
+    return p.gather(1, own)[:, 0].clamp_min(LEAST), others.scatter_(1, own, 0.0)
 
 
 def mixture_log_odds(z: Tensor, y: Tensor, classes: int) -> Tensor:

@@ -116,11 +116,12 @@ def show_audit(audited: Audited, top: int) -> None:
         out.print(f"(the {CLASSES} classes with the largest share of {len(names):,})", highlight=False)
     words = ("", "given", "suggested")
     suspects = _table((*words, "wrong with\nprobability", "confidence\nin suggestion"), words, "most suspicious")
+    issue, suggested, wrong, confidence = found.issue, found.suggested, found.wrong, found.confidence
     for i in found.order[:top].tolist():
-        if bool(found.issue[i]):
-            given, suggested = names[int(found.given[i])], names[int(found.suggested[i])]
-            figures = f"{float(found.wrong[i]):.3f}", f"{float(found.confidence[i]):.2f}"
-            suspects.add_row(escape(audited.whole.names[i]), escape(given), escape(suggested), *figures)
+        if bool(issue[i]):
+            labels = (escape(names[int(label[i])]) for label in (found.given, suggested))
+            figures = f"{float(wrong[i]):.3f}", f"{float(confidence[i]):.2f}"
+            suspects.add_row(escape(audited.whole.names[i]), *labels, *figures)
     if suspects.row_count:
         out.print(suspects)
 

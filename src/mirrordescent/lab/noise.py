@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 KINDS = ("none", "uniform", "symmetric", "pair", "instance", "file")
-SPREAD = 0.1  # of a sample's own rate about the rate, for "instance"
+SPREAD = 0.1  # at most, of a sample's own rate about the rate, for "instance"
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,10 @@ def _by_instance(true: Tensor, classes: int, noise: Noise, x: Tensor) -> Tensor:
     """A rate per sample about the given one, and a random direction per true class that says what it is taken for."""
     generator = torch.Generator().manual_seed(noise.seed)
     rates = torch.full((len(true),), -1.0, dtype=torch.float64)
+    spread = min(SPREAD, noise.rate / 2, (1 - noise.rate) / 2)  # hardly anything is cut off, which would move the mean
     while bool((outside := (rates < 0) | (rates > 1)).any()):  # the normal distribution, cut off
         drawn = torch.randn(int(outside.sum()), generator=generator, dtype=torch.float64)
-        rates[outside] = noise.rate + SPREAD * drawn
+        rates[outside] = noise.rate + spread * drawn
     likeness = torch.empty(len(true), classes, dtype=torch.float64)
     for label in range(classes):
         direction = torch.randn(x.shape[1], classes, generator=generator, dtype=torch.float64)

@@ -43,9 +43,9 @@ class Cleaning:
     decisions: Path | None = None
     """a CSV file of decisions, as audit.html exports it; they alone decide, and what is not in it stays"""
     relabel: bool = False
-    """give a flagged sample the suggested label where the network was confident, instead of leaving it out"""
+    """give a flagged sample the suggested label where that is probable enough, instead of leaving it out"""
     confidence: float = 0.9
-    """how confident, for --relabel"""
+    """how probable the suggested label must be, for --relabel"""
     rounds: int = 1
     """audit what is left again, so many times in all"""
     recipe: Literal["sgd", "rmd"] = "sgd"
@@ -141,7 +141,7 @@ def _beside(audited: Audited, name: str, data: Data, keeping: Keeping) -> Keepin
 
 
 def by_audit(found: md.Audit, cleaning: Cleaning) -> Choice:
-    """Flagged samples are left out, or get the suggested label where the network was confident of it."""
+    """Flagged samples are left out, or get the suggested label where that is probable enough."""
     sure = found.issue & (found.confidence >= cleaning.confidence) & (found.suggested != found.given)
     if not cleaning.relabel:
         sure = torch.zeros_like(sure)
