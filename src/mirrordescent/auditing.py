@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.rmd import RMD
-from mirrordescent.suspicion import log_odds, mixture_log_odds, truths, with_share
+from mirrordescent.suspicion import Judged, judged, log_odds, mixture_log_odds, with_share
 from mirrordescent.trace import Trace
 
 if TYPE_CHECKING:
@@ -66,8 +66,9 @@ class Audit:
 
     @property
     def issue(self) -> Tensor:
-        """Which labels are more likely wrong than right; never one of a sample that the network has not seen."""
-        return (self.wrong > CHANCE) & self._seen
+        """Which labels are more likely wrong than right, and contradicted by what the network said of the sample."""
+        doubted = self.wrong > CHANCE
+        return doubted if self._judged is None else doubted & (self._judged.odds > 0) & self._seen
 
     @property
     def order(self) -> Tensor:
@@ -84,23 +85,23 @@ class Audit:
     @property
     def suggested(self) -> Tensor:
         """Of an issue the likeliest other class, else what the network took the sample for; the given label unseen."""
-        if self.truth is None or self.probabilities is None:
+        if self._judged is None:
             return self.given
-        others = self.truth.scatter(1, self.given[:, None], -1.0)
-        taken = torch.where(self._seen, self.probabilities.argmax(1), self.given)
-        return torch.where(self.issue, others.argmax(1), taken)
+        return torch.where(self.issue, self._judged.other, torch.where(self._seen, self._judged.taken, self.given))
 
     @property
     def confidence(self) -> Tensor:
         """The probability that the suggestion is the truth; 0 where the network has no say."""
-        if self.truth is None:
+        if self._judged is None:
             return torch.zeros_like(self.score)
-        return torch.where(self._seen, self.truth.gather(1, self.suggested[:, None])[:, 0], 0.0)
+        wrong, issue = self.wrong, self.issue
+        other = wrong * torch.where(issue, self._judged.part, self._judged.taken_part)
+        agreed = ~issue & (self._judged.taken == self.given)
+        return torch.where(self._seen, torch.where(agreed, 1 - wrong, other), 0.0)
 
     @cached_property
-    def truth(self) -> Tensor | None:
-        """The probability of each class being the true one, (n, classes); None of an audit by z alone."""
-        return None if self.probabilities is None else truths(self.probabilities, self.given, self.wrong)
+    def _judged(self) -> Judged | None:
+        return None if self.probabilities is None else judged(self.probabilities, self.given)
 
     @property
     def _seen(self) -> Tensor:

@@ -6,6 +6,7 @@ Legend: p (n, classes) predicted probabilities, y (n,) given labels.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,11 +19,12 @@ TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
 
 
 def share_counted(p: Tensor, y: Tensor) -> float:
-    """The share of wrong labels by `confident`: of each given class what was taken for another, by its members."""
+    """The share of wrong labels by `confident`: of each given class what was taken for another, by its members seen."""
     counts = confident(p, y)
     seen = counts.sum(0)
     rates = torch.where(seen > 0, 1 - counts.diagonal() / seen.clamp_min(1), 0.0)
-    return float(rates[y].mean())
+    visited = p.amax(1) > 0
+    return float(rates[y[visited]].mean()) if bool(visited.any()) else 0.0
 
 
 def confident(p: Tensor, y: Tensor) -> Tensor:
@@ -35,15 +37,21 @@ def confident(p: Tensor, y: Tensor) -> Tensor:
     classes = p.shape[1]
     own = p.gather(1, y[:, None])[:, 0]
     visited = p.amax(1) > 0
-    members = torch.bincount(y[visited], minlength=classes)
-    average = torch.zeros_like(p[0]).index_add_(0, y, own) / members.clamp_min(1)
-    average[members == 0] = torch.inf
-    sure = p >= average
+    sure = p >= averages(p, y)
     best, taken = torch.where(sure, p, -1.0).max(1)
     taken = torch.where(best < own, y, taken)
     counted = sure.any(1) & visited
     pairs = torch.bincount(taken[counted] * classes + y[counted], minlength=classes**2)
     return pairs.reshape(classes, classes).to(p.dtype)
+
+
+def averages(p: Tensor, y: Tensor) -> Tensor:
+    """How probable samples are on average in the class that they are given, (classes,); ∞ where none was seen."""
+    classes = p.shape[1]
+    own = p.gather(1, y[:, None])[:, 0]
+    members = torch.bincount(y[p.amax(1) > 0], minlength=classes)
+    average = torch.zeros_like(p[0]).index_add_(0, y, own) / members.clamp_min(1)
+    return average.masked_fill(members == 0, torch.inf)
 
 
 def share_wrong(p: Tensor, y: Tensor) -> float:
@@ -110,39 +118,64 @@ def _table(share: float, classes: int, like: Tensor) -> Tensor:
 
 def with_share(score: Tensor, share: float) -> Tensor:
     """Log-odds moved by the same for all, such that the probabilities add up to a share; by bisection."""
-    low, high = -80.0, 80.0
-    for _ in range(60):
+    share = min(max(share, LEAST), 1 - LEAST)
+    middle = math.log(share / (1 - share))
+    low, high = middle - float(score.max()), middle - float(score.min())
+    for _ in range(100):
         middle = (low + high) / 2
         low, high = (middle, high) if float(torch.sigmoid(score + middle).mean()) < share else (low, middle)
     return score + middle
 
 
 def log_odds(p: Tensor, y: Tensor) -> Tensor:
-    """Of each label being wrong, (n,).
+    """Of each label being wrong, (n,): `judged`'s, but for the share of wrong labels that the network took for granted.
 
-    The odds of all other classes against the given one, each weighed by how often it is mistaken for that one (see
-    `mistaken`), are those of a wrong label, but for the share of wrong labels that the network took for granted: one
-    factor, such that the probabilities add up to `share_counted`. A sample that was never seen has that share's odds.
+    One factor makes the probabilities add up to `share_counted`. A sample that was never seen has that share's odds.
     """
-    p = p.double()
-    own, others = _weighed(p, y)
-    odds = (others.sum(1) / own).log()
     visited = p.amax(1) > 0
     share = min(max(share_counted(p, y), LEAST), 1 - LEAST)
-    found = torch.full_like(odds, math.log(share / (1 - share)))
-    found[visited] = with_share(odds[visited], share)
+    found = torch.full_like(y, math.log(share / (1 - share)), dtype=torch.float64)
+    if bool(visited.any()):
+        found[visited] = with_share(judged(p, y).odds[visited], share)
     return found
 
 
-def truths(p: Tensor, y: Tensor, wrong: Tensor) -> Tensor:
-    """The probability of each class being the true one, (n, classes), where a label is wrong with probability `wrong`.
+class Judged(NamedTuple):
+    """What speaks against each label, (n,) each. odds: the log-odds of all other classes against the given one.
 
-    The other classes have their shares in it as in `log_odds`.
+    other: the likeliest of the other classes; part: its part of their probability. taken: the class that the network
+    thinks likeliest; taken_part: its part likewise, 0 where it is the given one.
     """
-    _, others = _weighed(p.double(), y)
-    wrong = wrong.double()
-    others *= (wrong / others.sum(1))[:, None]
-    return others.scatter_(1, y[:, None], (1 - wrong)[:, None])
+
+    odds: Tensor
+    other: Tensor
+    part: Tensor
+    taken: Tensor
+    taken_part: Tensor
+
+
+def judged(p: Tensor, y: Tensor) -> Judged:
+    """How much the other classes speak against each label.
+
+    A class speaks as loud as a sample is probable in it, compared with those that are given that class on average (a
+    rare class is learnt late, if at all), and as often as it is mistaken for the given one (see `mistaken`).
+    """
+    classes = p.shape[1]
+    average = averages(p.double(), y).clamp(1 / classes, 1)  # what was not learnt says nothing
+    lift = mistaken(confident(p.double(), y))
+    step = max(1, MANY // classes)
+    parts = [_judged(p[k : k + step].double(), y[k : k + step], average, lift) for k in range(0, len(y), step)]
+    return Judged(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def _judged(p: Tensor, y: Tensor, average: Tensor, lift: Tensor) -> Judged:
+    own, taken = y[:, None], p.argmax(1)
+    weight = p.clamp_min(LEAST) / average
+    others = (weight * lift.T[y]).scatter_(1, own, 0.0)
+    total = others.sum(1).clamp_min(LEAST**2)
+    most, other = others.max(1)
+    odds = (total / weight.gather(1, own)[:, 0]).log()
+    return Judged(odds, other, most / total, taken, others.gather(1, taken[:, None])[:, 0] / total)
 
 
 def mistaken(counts: Tensor) -> Tensor:
@@ -151,7 +184,8 @@ def mistaken(counts: Tensor) -> Tensor:
     Where sevens are called ones and fours never are, a one that looks like a four is less suspicious than one that
     looks like a seven. Counts of chance are no evidence of that: the classes that a label's mistakes come from are
     taken to be drawn from a Dirichlet distribution around the classes' sizes, with the likeliest concentration of all
-    labels together, which is worth at least one sample a class.
+    labels together, but at least as many samples as there are other classes. A few counts of a rare class would be many
+    times what chance has: more than the number of classes counts as that.
     """
     off = 1 - torch.eye(len(counts), dtype=counts.dtype, device=counts.device)
     size = off * (counts.sum(1, keepdim=True) + 1)
@@ -159,7 +193,7 @@ def mistaken(counts: Tensor) -> Tensor:
     counts = off * counts
     worth = _concentration(counts, chance)
     found = (counts + worth * chance) / (counts.sum(0) + worth) / chance
-    return torch.where(off > 0, found, 1.0)
+    return torch.where(off > 0, found.clamp(max=len(counts)), 1.0)
 
 
 def _concentration(counts: Tensor, chance: Tensor) -> float:
@@ -173,13 +207,6 @@ def _concentration(counts: Tensor, chance: Tensor) -> float:
         likelihood = float(drawn - (torch.lgamma(total + worth) - math.lgamma(worth)).sum())
         best = max(best, (likelihood, worth))
     return best[1]
-
-
-def _weighed(p: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The given class's probability, (n,), and the others' by how often they are mistaken for it, (n, classes)."""
-    own = y[:, None]
-    others = p.clamp_min(LEAST) * mistaken(confident(p, y)).T[y]
-    return p.gather(1, own)[:, 0].clamp_min(LEAST), others.scatter_(1, own, 0.0)
 
 
 def mixture_log_odds(z: Tensor, y: Tensor, classes: int) -> Tensor:

@@ -69,7 +69,7 @@ class Histogram:
 class Findings:
     """Everything about the audited data; what is a sequence over samples has one entry per sample, in their order.
 
-    title: the data set's name. given, suggested: classes by number; the model's is the given one where it agrees.
+    title: the data set's name. given, suggested: classes by number, the same where nothing else is suggested.
     confidence: of the suggestion. wrong: the probability that the given label is wrong. score: higher is more
     suspicious. issue: flagged. names: of all samples. shown: the most suspicious ones, those first.
     sentences: what was found, and how far to trust it. No text need be trusted.
