@@ -58,11 +58,10 @@ class Audit:
     @property
     def noise_by_class(self) -> Tensor:
         """The estimated share of wrong labels in each given class; 0 for a class without members."""
-        classes = max(int(self.given.max()) + 1, len(self.class_names))
-        if self.probabilities is not None:
-            classes = self.probabilities.shape[1]
+        p = self.probabilities
+        classes = max(int(self.given.max()) + 1, len(self.class_names)) if p is None else p.shape[1]
         members = torch.bincount(self.given, minlength=classes).clamp_min(1)
-        return torch.zeros_like(self.score[:1]).expand(classes).index_add(0, self.given, self.wrong) / members
+        return self.wrong.new_zeros(classes).index_add_(0, self.given, self.wrong) / members
 
     @property
     def issue(self) -> Tensor:
