@@ -1,4 +1,4 @@
-"""docs/scores.md, from the records of benchmarks/scores.py that are in results/.
+"""docs/scores.md and the tables of docs/audit.md, from the records in results/.
 
 python benchmarks/tables.py
 """

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.rmd import RMD
-from mirrordescent.suspicion import Judged, judged, log_odds, mixture_log_odds, with_share
+from mirrordescent.suspicion import Evidence, evidence, log_odds, mixture_log_odds, with_share
 from mirrordescent.trace import Trace
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Audit:
     def issue(self) -> Tensor:
         """Which labels are more likely wrong than right, and contradicted by what the network said of the sample."""
         doubted = self.wrong > CHANCE
-        return doubted if self._judged is None else doubted & (self._judged.odds > 0) & self._seen
+        return doubted if self._evidence is None else doubted & (self._evidence.odds > 0) & self._seen
 
     @property
     def order(self) -> Tensor:
@@ -84,23 +84,23 @@ class Audit:
     @property
     def suggested(self) -> Tensor:
         """Of an issue the likeliest other class, else what the network took the sample for; the given label unseen."""
-        if self._judged is None:
+        if self._evidence is None:
             return self.given
-        return torch.where(self.issue, self._judged.other, torch.where(self._seen, self._judged.taken, self.given))
+        return torch.where(self.issue, self._evidence.other, torch.where(self._seen, self._evidence.taken, self.given))
 
     @property
     def confidence(self) -> Tensor:
         """The probability that the suggestion is the truth; 0 where the network has no say."""
-        if self._judged is None:
+        if self._evidence is None:
             return torch.zeros_like(self.score)
         wrong, issue = self.wrong, self.issue
-        other = wrong * torch.where(issue, self._judged.part, self._judged.taken_part)
-        agreed = ~issue & (self._judged.taken == self.given)
+        other = wrong * torch.where(issue, self._evidence.part, self._evidence.taken_part)
+        agreed = ~issue & (self._evidence.taken == self.given)
         return torch.where(self._seen, torch.where(agreed, 1 - wrong, other), 0.0)
 
     @cached_property
-    def _judged(self) -> Judged | None:
-        return None if self.probabilities is None else judged(self.probabilities, self.given)
+    def _evidence(self) -> Evidence | None:
+        return None if self.probabilities is None else evidence(self.probabilities, self.given)
 
     @property
     def _seen(self) -> Tensor:

@@ -128,7 +128,7 @@ def with_share(score: Tensor, share: float) -> Tensor:
 
 
 def log_odds(p: Tensor, y: Tensor) -> Tensor:
-    """Of each label being wrong, (n,): `judged`'s, but for the share of wrong labels that the network took for granted.
+    """Of each label being wrong, (n,): `evidence`'s, but for the share of wrong labels that the network takes as given.
 
     One factor makes the probabilities add up to `share_counted`. A sample that was never seen has that share's odds.
     """
@@ -136,11 +136,11 @@ def log_odds(p: Tensor, y: Tensor) -> Tensor:
     share = min(max(share_counted(p, y), LEAST), 1 - LEAST)
     found = torch.full_like(y, math.log(share / (1 - share)), dtype=torch.float64)
     if bool(visited.any()):
-        found[visited] = with_share(judged(p, y).odds[visited], share)
+        found[visited] = with_share(evidence(p, y).odds[visited], share)
     return found
 
 
-class Judged(NamedTuple):
+class Evidence(NamedTuple):
     """What speaks against each label, (n,) each. odds: the log-odds of all other classes against the given one.
 
     other: the likeliest of the other classes; part: its part of their probability. taken: the class that the network
@@ -154,7 +154,7 @@ class Judged(NamedTuple):
     taken_part: Tensor
 
 
-def judged(p: Tensor, y: Tensor) -> Judged:
+def evidence(p: Tensor, y: Tensor) -> Evidence:
     """How much the other classes speak against each label.
 
     A class speaks as loud as a sample is probable in it, compared with those that are given that class on average (a
@@ -164,18 +164,18 @@ def judged(p: Tensor, y: Tensor) -> Judged:
     average = averages(p.double(), y).clamp(1 / classes, 1)  # what was not learnt says nothing
     lift = mistaken(confident(p.double(), y))
     step = max(1, MANY // classes)
-    parts = [_judged(p[k : k + step].double(), y[k : k + step], average, lift) for k in range(0, len(y), step)]
-    return Judged(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    parts = [_evidence(p[k : k + step].double(), y[k : k + step], average, lift) for k in range(0, len(y), step)]
+    return Evidence(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def _judged(p: Tensor, y: Tensor, average: Tensor, lift: Tensor) -> Judged:
+def _evidence(p: Tensor, y: Tensor, average: Tensor, lift: Tensor) -> Evidence:
     own, taken = y[:, None], p.argmax(1)
     weight = p.clamp_min(LEAST) / average
     others = (weight * lift.T[y]).scatter_(1, own, 0.0)
     total = others.sum(1).clamp_min(LEAST**2)
     most, other = others.max(1)
     odds = (total / weight.gather(1, own)[:, 0]).log()
-    return Judged(odds, other, most / total, taken, others.gather(1, taken[:, None])[:, 0] / total)
+    return Evidence(odds, other, most / total, taken, others.gather(1, taken[:, None])[:, 0] / total)
 
 
 def mistaken(counts: Tensor) -> Tensor:
