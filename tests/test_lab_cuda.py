@@ -92,6 +92,17 @@ def test_the_stem_is_the_convolution_up_to_rounding(channels: int, monkeypatch: 
     assert len(products) == 1
 
 
+@pytest.mark.parametrize("shape", [(128, 3, 32, 32), (3, 1, 7, 5), (2, 4, 1, 1)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_patches_by_a_kernel_are_the_same(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, layout: torch.memory_format
+) -> None:
+    x = torch.randn(shape, dtype=dtype).to(memory_format=layout)
+    for spare in (0, -9 * shape[1] % 8):
+        assert torch.equal(stems.patches(x.cuda(), spare).cpu(), stems.patches(x, spare))
+
+
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.title)
 def test_the_gpu_computes_what_the_cpu_does(run: Run) -> None:
     """The order and the crops are the same; float32 sums are not."""

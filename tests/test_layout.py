@@ -34,6 +34,7 @@ LAB = [
     "passes",
     "norm",
     "half",
+    "patches",
     "stem",
     "models",
     "noise",

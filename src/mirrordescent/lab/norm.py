@@ -65,7 +65,7 @@ class Norm(nn.BatchNorm2d):
             and _channels_last(x)
             and (added is None or (self.relu and added.dtype == x.dtype and _channels_last(added)))
             and not torch.compiler.is_compiling()
-            and _has_triton()
+            and has_triton()
         )
 
 
@@ -108,7 +108,8 @@ class _Fused(torch.autograd.Function):
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether kernels of our own can be compiled."""
     return find_spec("triton") is not None
 
 

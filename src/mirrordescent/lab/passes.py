@@ -10,6 +10,7 @@ Imported only where a CUDA device and Triton are there; `Norm.plain` is the read
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -26,16 +27,18 @@ class Blocks(NamedTuple):
     rows: int  # of a block
     warps: int
     programs: int  # of a launch, at most: each takes block after block
+    stages: int  # at most: while one block is computed, the next are on their way
 
     def grid(self, rows: int, width: int) -> tuple[int, int]:
         """A launch's programs: along the rows, and over the columns."""
         across = width // COLUMNS
         return min(triton.cdiv(rows, self.rows), max(1, self.programs // across)), across
 
-    @property
-    def size(self) -> dict[str, int]:
-        """The kernel's settings."""
-        return {"ROWS": self.rows, "COLUMNS": COLUMNS, "num_warps": self.warps}
+    def size(self, x: Tensor, reads: int) -> dict[str, int]:
+        """The kernel's settings, where it reads so many tensors like x: the blocks that it waits for must find room."""
+        block = reads * self.rows * COLUMNS * x.element_size()
+        stages = min(self.stages, 1 + _room(x.device) // block)
+        return {"ROWS": self.rows, "COLUMNS": COLUMNS, "num_warps": self.warps, "STAGES": stages}
 
     @property
     def fold(self) -> int:
@@ -43,10 +46,17 @@ class Blocks(NamedTuple):
         return self.rows // (4 * self.warps)
 
 
-STATISTICS = Blocks(rows=256, warps=8, programs=66)
-NORMALISE = Blocks(rows=256, warps=8, programs=66)
-SUMS = Blocks(rows=128, warps=8, programs=66)
-GRADIENT = Blocks(rows=256, warps=8, programs=66)
+@cache
+def _room(device: torch.device) -> int:
+    """Bytes of a processor's shared memory that blocks may take; the rest is for sums. PyTorch 2.6 does not tell it."""
+    all_of_it = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 48 * 1024)
+    return int(all_of_it) - 16 * 1024
+
+
+STATISTICS = Blocks(rows=128, warps=8, programs=33, stages=4)
+NORMALISE = Blocks(rows=128, warps=8, programs=33, stages=4)
+SUMS = Blocks(rows=128, warps=8, programs=33, stages=3)
+GRADIENT = Blocks(rows=128, warps=8, programs=33, stages=4)
 
 NO_RELU, FROM_X, FROM_Y = 0, 1, 2  # how the backward pass knows where the relu was 0
 
@@ -104,14 +114,14 @@ def _total(sums, C, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _statistics(  # type: ignore[no-untyped-def]
     x, gamma, beta, running_mean, running_var, tracked, sums, count, channel, M, C, eps, momentum,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, FOLD: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, FOLD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Mean and variance of each column; `channel` gets scale, shift, mean and 1/deviation, the buffers move on."""
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     about = tl.load(running_mean + columns)  # near the mean, so that the squares do not cancel
     first = tl.zeros((ROWS // FOLD, COLUMNS), tl.float32)
     second = tl.zeros((ROWS // FOLD, COLUMNS), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0)):
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0), num_stages=STAGES):
         at, there = _block(tile, M, C, ROWS, COLUMNS)
         off = tl.where(there, tl.load(x + at, mask=there, other=0.0).to(tl.float32) - about[None, :], 0.0)
         first += _folded(off, ROWS, COLUMNS, FOLD)
@@ -147,13 +157,13 @@ def _remembered(gamma, beta, running_mean, running_var, channel, C, eps, COLUMNS
 @triton.jit  # type: ignore[untyped-decorator]
 def _normalise(  # type: ignore[no-untyped-def]
     x, added, y, channel, M, C,
-    ADD: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ADD: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The forward pass, y."""
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     scale = tl.load(channel + columns)[None, :]
     shift = tl.load(channel + C + columns)[None, :]
-    for tile in range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0)):
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0), num_stages=STAGES):
         at, there = _block(tile, M, C, ROWS, COLUMNS)
         out = tl.load(x + at, mask=there).to(tl.float32) * scale + shift
         if ADD:
@@ -177,7 +187,7 @@ def _left(g, xs, scale, shift, y, at, there, RELU: tl.constexpr):  # type: ignor
 def _gradient_sums(  # type: ignore[no-untyped-def]
     dy, other, x, y, g, channel, sums, count, d_gamma, d_beta, coefficient, M, C,
     TWO: tl.constexpr, RELU: tl.constexpr, WRITE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, FOLD: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, FOLD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of gamma and beta; with WRITE also g; `coefficient` gets what `_gradient` needs of the sums."""
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -185,7 +195,7 @@ def _gradient_sums(  # type: ignore[no-untyped-def]
     mean, inverse = tl.load(channel + 2 * C + columns), tl.load(channel + 3 * C + columns)
     first = tl.zeros((ROWS // FOLD, COLUMNS), tl.float32)
     second = tl.zeros((ROWS // FOLD, COLUMNS), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0)):
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0), num_stages=STAGES):
         at, there = _block(tile, M, C, ROWS, COLUMNS)
         xs = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
         gs = tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
@@ -209,14 +219,15 @@ def _gradient_sums(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gradient(  # type: ignore[no-untyped-def]
-    g, x, dx, channel, coefficient, M, C, RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):
+    g, x, dx, channel, coefficient, M, C,
+    RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """The gradient of x."""
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     scale, shift = tl.load(channel + columns)[None, :], tl.load(channel + C + columns)[None, :]
     mean = tl.load(channel + 2 * C + columns)[None, :]
     along, level = tl.load(coefficient + columns)[None, :], tl.load(coefficient + C + columns)[None, :]
-    for tile in range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0)):
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0), num_stages=STAGES):
         at, there = _block(tile, M, C, ROWS, COLUMNS)
         xs = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
         gs = tl.load(g + at, mask=there, other=0.0).to(tl.float32)
@@ -238,7 +249,7 @@ def forward(
     with torch.cuda.device(x.device):
         _statistics[grid](
             x, gamma, beta, *buffers, sums, count, channel, rows, width, eps, momentum,
-            FOLD=STATISTICS.fold, **STATISTICS.size,
+            FOLD=STATISTICS.fold, **STATISTICS.size(x, 1),
         )  # fmt: skip
     return normalised(x, channel, added, relu=relu), channel
 
@@ -262,7 +273,7 @@ def normalised(x: Tensor, channel: Tensor, added: Tensor | None, *, relu: bool) 
     has = added is not None
     with torch.cuda.device(x.device):
         _normalise[NORMALISE.grid(rows, width)](
-            x, added if has else x, y, channel, rows, width, ADD=has, RELU=relu, **NORMALISE.size
+            x, added if has else x, y, channel, rows, width, ADD=has, RELU=relu, **NORMALISE.size(x, 1 + has)
         )
     return y
 
@@ -287,9 +298,9 @@ def backward(
     with torch.cuda.device(x.device):
         _gradient_sums[grid](
             dy, other if two else dy, x, x if y is None else y, g, channel, sums, count, d_gamma, d_beta, coefficient,
-            rows, width, TWO=two, RELU=relu, WRITE=write, FOLD=SUMS.fold, **SUMS.size,
+            rows, width, TWO=two, RELU=relu, WRITE=write, FOLD=SUMS.fold, **SUMS.size(x, 2 + two + (relu == FROM_Y)),
         )  # fmt: skip
         _gradient[GRADIENT.grid(rows, width)](
-            g, x, dx, channel, coefficient, rows, width, RELU=NO_RELU if write else relu, **GRADIENT.size
+            g, x, dx, channel, coefficient, rows, width, RELU=NO_RELU if write else relu, **GRADIENT.size(x, 2)
         )
     return dx, d_gamma, d_beta, g

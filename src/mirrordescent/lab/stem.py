@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mirrordescent.lab.norm import has_triton
+
 ALIGNED = 8  # a matrix in bfloat16 has rows of a multiple of so many numbers, or is read slowly
 
 
@@ -37,12 +39,19 @@ def convolved(x: Tensor, weight: Tensor) -> Tensor:
             [6., 9., 6.],
             [4., 6., 4.]])
     """
-    batch, channels, height, width = x.shape
-    size = 9 * channels
-    spare = -size % ALIGNED
-    with torch.no_grad():
-        windows = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1)).unfold(1, 3, 1).unfold(2, 3, 1)
-        rows = x.new_zeros(batch, height, width, size + spare)
-        rows[..., :size].unflatten(-1, (3, 3, channels)).copy_(windows.permute(0, 1, 2, 4, 5, 3))
+    spare = -9 * x.shape[1] % ALIGNED
     columns = F.pad(weight.permute(0, 2, 3, 1).flatten(1), (0, spare))
-    return F.linear(rows, columns).permute(0, 3, 1, 2)
+    return F.linear(patches(x.detach(), spare), columns).permute(0, 3, 1, 2)
+
+
+def patches(x: Tensor, spare: int) -> Tensor:
+    """Of every pixel the 3×3 patch around it, 0 outside the picture, (batch, height, width, 9·channels + spare)."""
+    if x.is_cuda and not torch.compiler.is_compiling() and has_triton():
+        from mirrordescent.lab.patches import patches_by_kernel
+
+        return patches_by_kernel(x, spare)
+    batch, channels, height, width = x.shape
+    windows = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1)).unfold(1, 3, 1).unfold(2, 3, 1)
+    rows = x.new_zeros(batch, height, width, 9 * channels + spare)
+    rows[..., : 9 * channels].unflatten(-1, (3, 3, channels)).copy_(windows.permute(0, 1, 2, 4, 5, 3))
+    return rows
