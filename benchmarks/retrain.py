@@ -27,22 +27,23 @@ from torch import Tensor
 from mirrordescent.lab.audit.auditing import Asked, Audited, audit_whole, part_of, run_for, whole_of
 from mirrordescent.lab.audit.cleaning import Cleaning, clean, recipe_for
 from mirrordescent.lab.data.whole import Whole
+from mirrordescent.lab.evaluation import auroc
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import read
 from mirrordescent.lab.runs import settled
 from mirrordescent.lab.sweep import Work
 
-RELABEL = {"relabel": True}
+PLAIN, RELABEL = {"mixup": 0.0}, {"relabel": True}
 
 # what the audit's labels become
 CLEANED = {
-    "dropped": {},
-    "dropped, mixup": {"mixup": 0.4},
-    "new label where sure (0.9)": RELABEL,
-    "new label where sure (0.9), mixup": {**RELABEL, "mixup": 0.4},
-    "new label where sure (0.6), mixup": {**RELABEL, "confidence": 0.6, "mixup": 0.4},
-    "dropped, two rounds, mixup": {"rounds": 2, "mixup": 0.4},
+    "dropped": PLAIN,
+    "dropped, mixup": {},
+    "new label where sure (0.9)": {**RELABEL, **PLAIN},
+    "new label where sure (0.9), mixup": RELABEL,
+    "new label where sure (0.6), mixup": {**RELABEL, "confidence": 0.6},
+    "dropped, two rounds, mixup": {"rounds": 2},
 }
 
 
@@ -59,8 +60,8 @@ class Row:
 def rows(audited: Audited, asked: Asked, keeping: Keeping, place: Place, names: list[str]) -> Iterator[Row]:
     assert audited.changed is not None
     given, wrong = audited.found.given, audited.changed
-    for mixup in (0.0, 0.4):
-        how, end = Cleaning(mixup=mixup), ", mixup" if mixup else ""
+    for mixup, end in ((0.0, ""), (None, ", mixup")):
+        how = Cleaning(mixup=mixup)
         yield Row(f"all labels{end}", torch.ones_like(wrong), given, how)
         yield Row(f"the right labels only{end}", ~wrong, given, how)
     for name, settings in CLEANED.items():
@@ -95,6 +96,7 @@ def measured(
             "flagged": float(found.issue.double().mean()),
             "precision_of_flagged": float(wrong[found.issue].double().mean()) if bool(found.issue.any()) else None,
             "recall_of_flagged": float(found.issue[wrong].double().mean()),
+            "auroc": auroc(found.score, wrong),
         },
         "rows": held,
     }

@@ -129,7 +129,8 @@ def percent(share: float) -> str:
 
 def with_tables(text: str) -> str:
     """A page with the tables that its comments name."""
-    made = {"scores": summary(records(RESULTS)), "shares": shares(), "retrain-digits": again("digits")}
+    made = {"scores": summary(records(RESULTS)), "shares": shares()}
+    made |= {f"retrain-{name}": again(name) for name in ("digits", "cifar10")}
     for name, new in made.items():
         begin, end = f"<!-- {name} -->\n", "<!-- end -->"
         if text.count(begin) != 1:

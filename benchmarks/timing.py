@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import statistics
 import sys
 import time
@@ -92,7 +93,7 @@ def _command() -> str:
             words.append(option.removeprefix("--").replace("-", "_").upper())
         else:
             words.append(word)
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
+    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 
 
 def record(name: str, results: dict[str, Any], out: Path | None) -> None:

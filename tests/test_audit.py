@@ -335,7 +335,9 @@ class TestCompared:
         run = recipe_for(digits[0].whole.data, audit, Cleaning(recipe=recipe, retrain_epochs=9))
         assert (run.model, run.seed, run.epochs, run.algorithm) == (audit.model, 3, 9, recipe)
         assert not run.corruption
-        assert recipe_for(digits[0].whole.data, audit, Cleaning(mixup=0.4)).mixup == 0.4
+        assert recipe_for(digits[0].whole.data, audit, Cleaning()).mixup > 0  # the recipe's own
+        for mixup in (0.0, 0.2):
+            assert recipe_for(digits[0].whole.data, audit, Cleaning(mixup=mixup)).mixup == mixup
         slow = dataclasses.replace(audit, lr=0.01, lam=0.5)  # what the audit had to do, RMD does again
         again = recipe_for(digits[0].whole.data, slow, Cleaning(recipe="rmd"))
         assert (again.lr, again.lam) == (0.01, 0.5)

@@ -35,6 +35,8 @@ from mirrordescent.lab.records import Record
 from mirrordescent.lab.runs import Run
 from mirrordescent.lab.sweep import Work
 
+MIXUP = 0.4
+
 
 @dataclass(frozen=True)
 class Cleaning:
@@ -52,8 +54,8 @@ class Cleaning:
     """train again by SGD (Nesterov, weight decay, cosine), or by RMD as for the audit"""
     retrain_epochs: int | None = None
     """passes over the data when training again"""
-    mixup: float = 0.0
-    """of --recipe sgd, as in rmd train"""
+    mixup: float | None = None
+    """of --recipe sgd, as in rmd train; 0.4 unless given, 0 is none"""
     no_compare: bool = False
     """do not train again on all labels and on the cleaned ones"""
 
@@ -64,11 +66,11 @@ class Cleaning:
             raise ValueError(f"rounds must be >= 1, got {self.rounds}")
         if self.retrain_epochs is not None and self.retrain_epochs < 1:
             raise ValueError(f"retrain_epochs must be >= 1, got {self.retrain_epochs}")
-        if not 0 <= self.mixup < math.inf:
+        if self.mixup is not None and not 0 <= self.mixup < math.inf:
             raise ValueError(f"mixup must be >= 0, got {self.mixup}")
-        if self.mixup and self.recipe != "sgd":
+        if self.mixup is not None and self.recipe != "sgd":
             raise ValueError("mixup is for recipe 'sgd'")
-        if self.no_compare and (self.mixup or self.recipe != "sgd" or self.retrain_epochs is not None):
+        if self.no_compare and (self.mixup is not None or self.recipe != "sgd" or self.retrain_epochs is not None):
             raise ValueError("no_compare trains nothing again: leave out recipe, retrain_epochs and mixup")
         if not self.relabel and self.confidence != Cleaning.confidence:
             raise ValueError("confidence does nothing without relabel")
@@ -234,6 +236,7 @@ def recipe_for(data: Data, audit: Run, cleaning: Cleaning) -> Run:
             "momentum": 0.9,
             "acceleration": "nesterov",
         }
-        how |= {"decay": 5e-4, "schedule": "cosine", "mixup": cleaning.mixup}
+        mixup = MIXUP if cleaning.mixup is None else cleaning.mixup
+        how |= {"decay": 5e-4, "schedule": "cosine", "mixup": mixup}
     how |= {"epochs": choice.epochs, "batch_size": choice.batch_size, "stop": "never"}
     return Run.from_dict({**same, **how, "every": math.ceil(choice.epochs / EVALUATIONS)})
