@@ -53,9 +53,9 @@ LISTED = 40  # kernels of a profile that the record names
 GROUPS = {
     "convolutions, weights": "wgrad|ReduceSplitK",
     "convolutions, data": "dgrad",
-    "convolutions, forward": "fprop|conv2d|implicit_gemm",
+    "convolutions, forward": "fprop|conv2d|convolve|implicit_gemm",
     "batch norm and relu": "batch_norm|threshold|relu|^_statistics|^_normalise|^_gradient|fused_add_copy_",
-    "casts and layouts": "to_copy|copy_kernel|copy<|AddPadding|nchwTo|nhwcTo",
+    "casts and layouts": "to_copy|copy_kernel|copy<|^_patches|AddPadding|nchwTo|nhwcTo",
     "optimizer": "multi_tensor_apply|^_step|indexFunc",  # the weights, and z
     "the rest": "",
 }

@@ -92,15 +92,29 @@ def test_the_stem_is_the_convolution_up_to_rounding(channels: int, monkeypatch: 
     assert len(products) == 1
 
 
-@pytest.mark.parametrize("shape", [(128, 3, 32, 32), (3, 1, 7, 5), (2, 4, 1, 1)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("shape", [(128, 3, 32, 32), (5, 3, 9, 11), (3, 1, 7, 5), (2, 4, 1, 1), (2, 40, 6, 6)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("layout", ["rows", "channels last", "every other"])
 def test_patches_by_a_kernel_are_the_same(
-    shape: tuple[int, int, int, int], dtype: torch.dtype, layout: torch.memory_format
+    shape: tuple[int, int, int, int], dtype: torch.dtype, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x = torch.randn(shape, dtype=dtype).to(memory_format=layout)
+    from mirrordescent.lab import patches
+
+    asked: list[torch.Tensor] = []
+
+    def spied(x: torch.Tensor, spare: int) -> torch.Tensor:
+        asked.append(x)
+        return by_kernel(x, spare)
+
+    by_kernel = patches.patches_by_kernel
+    monkeypatch.setattr(patches, "patches_by_kernel", spied)
+    x = torch.randn(*shape[:3], 2 * shape[3]).to(dtype)[..., ::2]
+    if layout != "every other":
+        x = x.contiguous(memory_format=torch.channels_last if layout == "channels last" else torch.contiguous_format)
+    on_gpu = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device="cuda").copy_(x)
     for spare in (0, -9 * shape[1] % 8):
-        assert torch.equal(stems.patches(x.cuda(), spare).cpu(), stems.patches(x, spare))
+        assert torch.equal(stems.patches(on_gpu, spare).cpu(), stems.patches(x, spare))
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.title)
@@ -221,7 +235,9 @@ def relative(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.detach().double() - other.detach()).norm() / other.detach().norm())
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3), (torch.float16, 1e-3)], ids=str
+)
 @pytest.mark.parametrize("readers", [1, 2])
 @pytest.mark.parametrize(("relu", "add"), [(True, False), (True, True), (False, False)])
 @pytest.mark.parametrize(
@@ -266,6 +282,30 @@ def test_fused_norm_is_batch_norm(
     norm.eval(), exact.eval()
     with torch.no_grad():
         assert relative(norm(x, added), exact(wide[0], wide[1])) < tolerance
+
+
+@pytest.mark.parametrize("room", [0, 40 * 1024])
+def test_with_fewer_blocks_on_their_way_the_sums_are_the_same(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU with less shared memory."""
+    from mirrordescent.lab import passes
+
+    torch.manual_seed(0)
+    norm = Norm(64).cuda()
+    x, added = (torch.randn(128, 64, 32, 32, device="cuda").bfloat16() for _ in range(2))
+    found, stages = [], []
+    for _ in range(2):
+        one = copy.deepcopy(norm)
+        leaves = [t.to(memory_format=torch.channels_last).requires_grad_() for t in (x.clone(), added.clone())]
+        out = one(*leaves)
+        (out * x).sum().backward()
+        found.append([out, *(leaf.grad for leaf in leaves), *(w.grad for w in one.parameters()), one.running_var])
+        stages.append(passes.SUMS.launch(leaves[0], reads=3)[1]["STAGES"])
+        monkeypatch.setattr(passes, "_room", lambda device: room)
+    for ours, less in zip(*found, strict=True):
+        assert ours is not None
+        assert less is not None
+        assert relative(ours, less.double()) < 1e-3
+    assert stages[0] > stages[1] == 1
 
 
 def test_halves_are_autocast_to_the_bit() -> None:

@@ -58,7 +58,8 @@ def form_of(potential: Potential) -> Form | None:
 
 
 @functools.cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether Triton is there, for kernels of our own."""
     return importlib.util.find_spec("triton") is not None
 
 
@@ -71,7 +72,7 @@ def is_large(potential: Potential, w: Tensor, *others: Tensor) -> bool:
     return (
         w.numel() >= LARGE
         and w.is_cuda
-        and _has_triton()
+        and has_triton()
         and w.dtype in _DTYPES
         and form_of(potential) is not None
         and all(t.dtype == w.dtype for t in others)
@@ -86,7 +87,7 @@ def supports(potential: Potential, w: Tensor) -> bool:
     if potential.linear is not None:
         return w.is_floating_point() and w.device.type in ("cpu", "cuda")
     form = form_of(potential)
-    if form is None or w.device.type != "cuda" or not _has_triton():
+    if form is None or w.device.type != "cuda" or not has_triton():
         return False
     if w.dtype not in _DTYPES:
         return False

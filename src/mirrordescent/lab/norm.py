@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from mirrordescent.fused import has_triton
 
 
 class Norm(nn.BatchNorm2d):
@@ -105,12 +105,6 @@ class _Fused(torch.autograd.Function):
             given[0], given[1] if len(given) > 1 else None, x, y, channel, ctx.count, relu=ctx.how
         )
         return dx, d_gamma, d_beta, g if ctx.has_added else None, None
-
-
-@cache
-def has_triton() -> bool:
-    """Whether kernels of our own can be compiled."""
-    return find_spec("triton") is not None
 
 
 def _channels_last(x: Tensor) -> bool:

@@ -29,16 +29,15 @@ class Blocks(NamedTuple):
     programs: int  # of a launch, at most: each takes block after block
     stages: int  # at most: while one block is computed, the next are on their way
 
-    def grid(self, rows: int, width: int) -> tuple[int, int]:
-        """A launch's programs: along the rows, and over the columns."""
-        across = width // COLUMNS
-        return min(triton.cdiv(rows, self.rows), max(1, self.programs // across)), across
-
-    def size(self, x: Tensor, reads: int) -> dict[str, int]:
-        """The kernel's settings, where it reads so many tensors like x: the blocks that it waits for must find room."""
+    def launch(self, x: Tensor, reads: int) -> tuple[tuple[int, int], dict[str, int]]:
+        """For a pass that reads so many tensors like x: programs along the rows and over the columns, and settings."""
+        width = x.shape[1]
         block = reads * self.rows * COLUMNS * x.element_size()
         stages = min(self.stages, 1 + _room(x.device) // block)
-        return {"ROWS": self.rows, "COLUMNS": COLUMNS, "num_warps": self.warps, "STAGES": stages}
+        programs = self.programs if stages > 1 else BY_ITSELF * self.programs
+        across = width // COLUMNS
+        along = min(triton.cdiv(x.numel() // width, self.rows), max(1, programs // across))
+        return (along, across), {"ROWS": self.rows, "COLUMNS": COLUMNS, "num_warps": self.warps, "STAGES": stages}
 
     @property
     def fold(self) -> int:
@@ -48,15 +47,18 @@ class Blocks(NamedTuple):
 
 @cache
 def _room(device: torch.device) -> int:
-    """Bytes of a processor's shared memory that blocks may take; the rest is for sums. PyTorch 2.6 does not tell it."""
-    all_of_it = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 48 * 1024)
-    return int(all_of_it) - 16 * 1024
+    """Bytes of shared memory that a program's blocks may take; a little is left for its sums."""
+    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
+    return int(properties["max_shared_mem"]) - 2048
 
 
+# 33 is a quarter of an H200's processors: the best for eight runs side by side, a tenth slower for one alone. It must
+# not depend on how many there are, or a run's sums would.
 STATISTICS = Blocks(rows=128, warps=8, programs=33, stages=4)
 NORMALISE = Blocks(rows=128, warps=8, programs=33, stages=4)
 SUMS = Blocks(rows=128, warps=8, programs=33, stages=3)
 GRADIENT = Blocks(rows=128, warps=8, programs=33, stages=4)
+BY_ITSELF = 4  # times as many programs where there is no room for a second block, to have as much on its way
 
 NO_RELU, FROM_X, FROM_Y = 0, 1, 2  # how the backward pass knows where the relu was 0
 
@@ -243,13 +245,13 @@ def forward(
     """The output, and per channel (4, width) what the backward pass needs."""
     width = x.shape[1]
     rows = x.numel() // width
-    grid = STATISTICS.grid(rows, width)
+    grid, settings = STATISTICS.launch(x, reads=1)
     sums = torch.empty(grid[0], 2, width, dtype=torch.float32, device=x.device)
     channel = torch.empty(4, width, dtype=torch.float32, device=x.device)
     with torch.cuda.device(x.device):
         _statistics[grid](
             x, gamma, beta, *buffers, sums, count, channel, rows, width, eps, momentum,
-            FOLD=STATISTICS.fold, **STATISTICS.size(x, 1),
+            FOLD=STATISTICS.fold, **settings,
         )  # fmt: skip
     return normalised(x, channel, added, relu=relu), channel
 
@@ -271,10 +273,9 @@ def normalised(x: Tensor, channel: Tensor, added: Tensor | None, *, relu: bool) 
     rows = x.numel() // width
     y = torch.empty_like(x)
     has = added is not None
+    grid, settings = NORMALISE.launch(x, reads=1 + has)
     with torch.cuda.device(x.device):
-        _normalise[NORMALISE.grid(rows, width)](
-            x, added if has else x, y, channel, rows, width, ADD=has, RELU=relu, **NORMALISE.size(x, 1 + has)
-        )
+        _normalise[grid](x, added if has else x, y, channel, rows, width, ADD=has, RELU=relu, **settings)
     return y
 
 
@@ -287,20 +288,19 @@ def backward(
     """
     width = x.shape[1]
     rows = x.numel() // width
-    grid = SUMS.grid(rows, width)
+    two = other is not None
+    write = two or relu == FROM_Y
+    grid, settings = SUMS.launch(x, reads=2 + two + (relu == FROM_Y))
     sums = torch.empty(grid[0], 2, width, dtype=torch.float32, device=x.device)
     coefficient = torch.empty(2, width, dtype=torch.float32, device=x.device)
     d_gamma, d_beta = torch.empty_like(channel[0]), torch.empty_like(channel[0])
     dx = torch.empty_like(x)
-    two = other is not None
-    write = two or relu == FROM_Y
     g = torch.empty_like(x) if write else dy
     with torch.cuda.device(x.device):
         _gradient_sums[grid](
             dy, other if two else dy, x, x if y is None else y, g, channel, sums, count, d_gamma, d_beta, coefficient,
-            rows, width, TWO=two, RELU=relu, WRITE=write, FOLD=SUMS.fold, **SUMS.size(x, 2 + two + (relu == FROM_Y)),
+            rows, width, TWO=two, RELU=relu, WRITE=write, FOLD=SUMS.fold, **settings,
         )  # fmt: skip
-        _gradient[GRADIENT.grid(rows, width)](
-            g, x, dx, channel, coefficient, rows, width, RELU=NO_RELU if write else relu, **GRADIENT.size(x, 2)
-        )
+        grid, settings = GRADIENT.launch(x, reads=2)
+        _gradient[grid](g, x, dx, channel, coefficient, rows, width, RELU=NO_RELU if write else relu, **settings)
     return dx, d_gamma, d_beta, g

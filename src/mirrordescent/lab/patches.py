@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PIXELS = 128  # of a program
+NUMBERS = 4096  # of a program's block
 WARPS = 4
 
 
@@ -40,10 +40,11 @@ def patches_by_kernel(x: Tensor, spare: int) -> Tensor:
     batch, channels, height, width = x.shape
     size = 9 * channels + spare
     rows = torch.empty(batch, height, width, size, dtype=x.dtype, device=x.device)
-    pixels = batch * height * width
+    pixels, columns = batch * height * width, triton.next_power_of_2(size)
+    block = max(1, NUMBERS // columns)
     with torch.cuda.device(x.device):
-        _patches[(triton.cdiv(pixels, PIXELS),)](
+        _patches[(triton.cdiv(pixels, block),)](
             x, rows, pixels, height, width, *x.stride(), CHANNELS=channels, SIZE=size,
-            COLUMNS=triton.next_power_of_2(size), PIXELS=PIXELS, num_warps=WARPS,
+            COLUMNS=columns, PIXELS=block, num_warps=WARPS,
         )  # fmt: skip
     return rows

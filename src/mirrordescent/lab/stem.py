@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mirrordescent.lab.norm import has_triton
+from mirrordescent.fused import has_triton
 
 ALIGNED = 8  # a matrix in bfloat16 has rows of a multiple of so many numbers, or is read slowly
 
