@@ -8,22 +8,24 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mirrordescent.lab.data.base import DataError
-from mirrordescent.lab.data.labels import MISSING
+from mirrordescent.lab.data.labels import MISSING, MISSING_LABELS
+from mirrordescent.lab.data.numbers import NEARLY_ALL
 from mirrordescent.lab.data.tablefile import Cell, Table
 from mirrordescent.lab.names import listed
 
 LEVELS = 50  # of a text column; rarer ones share a column
 WORDS = {"false": 0.0, "true": 1.0}  # that count as numbers
 NO_VALUE = "(missing)"  # a level of its own in text columns
-# A column of numbers may hold a few cells that are none ("unknown"); a column of names a few that come twice.
-NEARLY_ALL = 0.9
 DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})([T ]\d{1,2}:\d{2}.*)?")
+NORMAL = 1.349  # the middle half of a normal distribution, in standard deviations
+LONG = 1.8  # times as wide as a normal distribution with the same middle half: tails are long
 FARTHEST = 1e6  # standard deviations; a test value may lie anywhere, but float32 must hold it
 
 
@@ -68,7 +70,9 @@ def features_of(train: Part, test: Part, label: str, notes: list[str]) -> tuple[
             told.setdefault(f"left out, {kind}", []).append(name)
             continue
         if kind == "numbers":
-            blocks.append(_number_block(name, train, test, notes))
+            if name in train.table.read:
+                told.setdefault(train.table.read[name], []).append(name)
+            blocks.append(_number_block(name, train, test, notes, told))
         else:
             blocks.append(_text_block(name, train.cells(name), test.cells(name)))
         what, which = blocks[-1].note
@@ -109,8 +113,11 @@ def _kind_of_numbers(numbers: list[float | None], rows: list[int]) -> str:
     return "row numbers" if counts_up and len(rows) >= 10 else "numbers"
 
 
-def _number_block(name: str, train: Part, test: Part, notes: list[str]) -> _Block:
+def _number_block(name: str, train: Part, test: Part, notes: list[str], told: dict[str, list[str]]) -> _Block:
     values, test_values = _numbers(name, train, notes), _numbers(name, test, notes)
+    if (tails := _tails(values)) is not None:
+        values, test_values = tails(values), tails(test_values)
+        told.setdefault("numbers with long tails on a logarithmic scale", []).append(name)
     missing = values.isnan()
     median = float(values.nanmedian())
     x, test_x = standardised(*[v.nan_to_num(nan=median)[:, None] for v in (values, test_values)])
@@ -141,6 +148,24 @@ def _numbers(name: str, part: Part, notes: list[str]) -> Tensor:
     return torch.tensor([math.nan if number is None else number for number in numbers], dtype=torch.float64)
 
 
+def _tails(values: Tensor) -> Callable[[Tensor], Tensor] | None:
+    """What draws in the tails of numbers that have long ones; None for others.
+
+    In units of the middle half of the numbers, it is linear there and a logarithm far from there: a few large values
+    would otherwise leave the others no room.
+    """
+    present = values[~values.isnan()]
+    scale = present.abs().amax()  # squares of 1e300 are none
+    if not scale > 0:
+        return None
+    ordered = (present / scale).sort().values
+    low, middle, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.25, 0.5, 0.75))
+    spread = (high - low) / NORMAL
+    if not float(ordered.std(correction=0)) > LONG * float(spread) > 0:
+        return None
+    return lambda values: ((values / scale - middle) / spread).asinh()
+
+
 def _text_block(name: str, train: list[Cell], test: list[Cell]) -> _Block:
     counts = Counter(_level(cell) for cell in train)
     levels = sorted(counts, key=lambda level: (-counts[level], level))
@@ -155,7 +180,7 @@ def _text_block(name: str, train: list[Cell], test: list[Cell]) -> _Block:
 
 
 def _level(cell: Cell) -> str:
-    return NO_VALUE if cell is None else str(cell)
+    return NO_VALUE if cell is None or str(cell).lower() in MISSING_LABELS else str(cell)
 
 
 def as_number(cell: Cell) -> float | None:

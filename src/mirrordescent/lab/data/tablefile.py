@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
 from mirrordescent.lab.data.base import DataError
+from mirrordescent.lab.data.numbers import plain_numbers
 from mirrordescent.lab.data.textfile import read_records
 from mirrordescent.lab.names import listed
 
 Cell = str | bool | int | float | None  # None: no value
-DECIMAL_COMMA = re.compile(r"^([+-]?\d+),(\d+)$")
 
 
 @dataclass(frozen=True)
@@ -23,13 +22,15 @@ class Table:
     """A table as it was written.
 
     columns: their cells, top to bottom. lines: each row's number as a person sees it: its line in a text file, where
-    the header is line 1, or its row in a Parquet file, where 1 is the first.
+    the header is line 1, or its row in a Parquet file, where 1 is the first. read: how a column's numbers were read,
+    where that could be wrong.
     """
 
     path: Path
     columns: dict[str, list[Cell]]
     lines: list[int]
     unit: str = "line"
+    read: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -70,16 +71,14 @@ def _read_text(path: Path) -> Table:
             f"{path}, line {records.number(ragged[0])}: {len(records.cells[ragged[0]])} cells, but the header has "
             f"{len(header)} (lines like that: {len(ragged):,}); text with a separator in it needs quotation marks"
         )
-    columns: dict[str, list[Cell]] = {
-        name: [_written(cells[i], records.mark) for cells in rows] for i, name in enumerate(header) if name
-    }
-    return Table(path, columns, [records.number(i) for i in range(1, len(records.cells))])
-
-
-def _written(cell: str, mark: str) -> Cell:
-    cell = cell.strip()
-    # where semicolons separate, 1,5 is a number
-    return DECIMAL_COMMA.sub(r"\1.\2", cell) or None if mark == ";" else cell or None
+    columns: dict[str, list[Cell]] = {}
+    read: dict[str, str] = {}
+    for i, name in enumerate(header):
+        if name:
+            plain, told = plain_numbers([cells[i].strip() or None for cells in rows], semicolons=records.mark == ";")
+            columns[name] = list(plain)
+            read |= {name: told} if told else {}
+    return Table(path, columns, [records.number(i) for i in range(1, len(records.cells))], read=read)
 
 
 def _read_parquet(path: Path) -> Table:
