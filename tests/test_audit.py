@@ -5,18 +5,33 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import os
 import random
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import mirrordescent as md
 from mirrordescent.lab.audit.auditing import Asked, Audited, audit_data, audit_labels
-from mirrordescent.lab.audit.cleaning import Choice, Cleaning, by_audit, clean, compared, copy_path, decided, recipe_for
-from mirrordescent.lab.audit.decisions import Decision, read_decisions
+from mirrordescent.lab.audit.cleaning import (
+    Choice,
+    Cleaning,
+    by_audit,
+    changes,
+    changes_path,
+    clean,
+    compared,
+    copy_path,
+    decided,
+    recipe_for,
+)
+from mirrordescent.lab.audit.decisions import Decision, _survives, decisions_csv, read_decisions
 from mirrordescent.lab.audit.rule import FEWEST, MOST, chosen
 from mirrordescent.lab.audit.telling import findings, histogram, sentences, write_audit
 from mirrordescent.lab.data import Data, DataError, Source
@@ -34,6 +49,9 @@ ASKED = Asked(corruption=0.3, noise="pair")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Audited, Keeping]:
     keeping = Keeping(tmp_path_factory.mktemp("digits"))
     return audit_data("digits", ASKED, keeping, CPU), keeping
+
+
+NAMES = st.text("ab=+-@'\",;\n 1.é", min_size=1).map(str.strip).filter(bool)
 
 
 def table(path: Path, rows: int = 300, classes: int = 2, wrong: float = 0.1, lonely: bool = False) -> set[int]:
@@ -168,7 +186,9 @@ class TestAudit:
         audited = audit_data(str(path), asked, Keeping(tmp_path / "runs"), CPU, watch=heard.append)
         assert audited.check is None
         assert len(audited.found) == 300 + lonely
-        assert any("cannot be judged: alone." in sentence for sentence in sentences(audited)) == lonely
+        told = "cannot be judged, and are not flagged: alone."
+        assert any(told in sentence for sentence in sentences(audited)) == lonely
+        assert not lonely or not audited.found.issue[-1]
         assert not audited.whole.held_out
         assert heard
         assert not any(progress.row for progress in heard)
@@ -258,6 +278,24 @@ class TestChoice:
         choice = decided(given, made, ("a", "b", "c"))
         assert choice.keep.tolist() == [False, True, True, True]
         assert choice.labels.tolist() == [0, 2, 2, 0]
+
+    def test_what_was_changed_can_be_done_again(self, digits: tuple[Audited, Keeping], tmp_path: Path) -> None:
+        audited, path = digits[0], tmp_path / "changes.csv"
+        choice = by_audit(audited.found, Cleaning(relabel=True, confidence=0.8))
+        path.write_text(changes(choice, audited.found.given, audited.whole), newline="")
+        names, given = audited.whole.class_names, audited.found.given
+        again = decided(given, read_decisions(path, len(given), names, audited.whole.names, given.tolist()), names)
+        assert torch.equal(again.keep, choice.keep)
+        assert torch.equal(again.labels[again.keep], choice.labels[choice.keep])
+        assert 0 < int((~again.keep).sum()) < int((choice.labels != given).sum() + (~again.keep).sum())
+
+    @given(st.lists(NAMES, min_size=2, max_size=4, unique_by=_survives))
+    def test_any_name_survives_the_list_of_changes(self, names: list[str]) -> None:
+        made = [Decision(i, "relabel", name) for i, name in enumerate(names)]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "changes.csv")
+            path.write_bytes(decisions_csv(made, names, names, [0] * len(names)).encode())
+            assert read_decisions(path, len(names), names, names, [0] * len(names)) == made
 
     def test_decisions_on_labels_that_have_changed_since(self, tmp_path: Path) -> None:
         path, names = tmp_path / "decisions.csv", ("a", "b")
@@ -383,10 +421,77 @@ class TestCommand:
         names = [whole.data.class_names[label] for label in whole.data.targets.tolist()]
         assert names == [other, *kinds[2:]]
         assert path.read_bytes() == before
+        again = read_decisions(changes_path(copy), 300, whole.data.class_names)
+        assert again == [Decision(0, "drop"), Decision(1, "relabel", other)]
         for more in ((), ("--relabel",), ("--no-compare",), ("--rounds", "2")):  # one after the other, from one audit
             copy.unlink()
+            changes_path(copy).unlink()
             assert self.call("clean", *common, *settings[2 : 4 if "--no-compare" in more else 6], *more) == 0
             assert ("trained on" in capsys.readouterr().out) == ("--no-compare" not in more)
+
+    def test_decisions_alone_need_no_training(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path, runs, decisions = tmp_path / "things.csv", tmp_path / "runs", tmp_path / "decisions.csv"
+        table(path)
+        first = path.read_text().splitlines()[1].partition(",")[0]
+        common = (str(path), "--label", "kind", "--root", str(runs), "--decisions", str(decisions))
+        out = ("--out", str(tmp_path / "copy.csv"))
+        decisions.write_text("index,name,given_label,action,label\n0,line 2,another,drop,\n")
+        assert self.call("clean", *common, *out) == 1
+        assert "unknown class 'another'" in " ".join(capsys.readouterr().err.split())
+        decisions.write_text(f"index,name,given_label,action,label\n0,line 2,{first},drop,\n")
+        assert self.call("clean", *common, *out, "--no-compare") == 0
+        assert not runs.exists()
+        assert len((tmp_path / "copy.csv").read_text().splitlines()) == 300
+        shown = capsys.readouterr()
+        assert "note: label column: kind" in shown.err
+        assert "1 is left out" in shown.out
+        assert (
+            self.call("clean", *common, "--out", str(tmp_path / "b.csv"), "--epochs", "2", "--retrain-epochs", "1") == 0
+        )
+        assert "audited by themselves" not in " ".join(capsys.readouterr().out.split())
+
+    def test_data_that_say_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """An audit says so, and nothing is cleaned by it."""
+        path, draw = tmp_path / "noise.csv", random.Random(0)
+        lines = [
+            f"{draw.gauss(0, 1):.3f},{draw.gauss(0, 1):.3f},{'yes' if draw.random() < 0.3 else 'no'}"
+            for _ in range(300)
+        ]
+        path.write_text("\n".join(["a,b,y", *lines]))
+        common = (str(path), "--root", str(tmp_path / "runs"), "--epochs", "20")
+        assert self.call("audit", *common) == 0
+        assert "hardly better than naming the most frequent class" in " ".join(capsys.readouterr().out.split())
+        assert self.call("clean", *common, "--out", str(tmp_path / "b.csv")) == 1
+        assert "nothing can be cleaned by it; --decisions takes what you decide" in " ".join(
+            capsys.readouterr().err.split()
+        )
+        assert not (tmp_path / "b.csv").exists()
+
+    def test_a_file_that_was_corrected_is_audited_anew(self, tmp_path: Path) -> None:
+        path = tmp_path / "things.csv"
+        table(path)
+        common = (str(path), "--label", "kind", "--root", str(tmp_path / "runs"), "--epochs", "1", "--no-check")
+        assert self.call("audit", *common) == 0
+        text = path.read_text()
+        path.write_text(text.replace("kind 0", "kind 1", 1))
+        assert self.call("audit", *common) == 0
+        assert self.call("audit", *common) == 0
+        assert len(list((tmp_path / "runs" / "audits").glob("*/*/audit.csv"))) == 2
+
+    def test_where_nothing_can_be_written(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is told before anything is trained."""
+        monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
+        runs = ("--root", str(tmp_path / "runs"))
+        for command in (("audit", "digits"), ("clean", "digits", "--out", str(tmp_path / "a.npz"))):
+            assert self.call(*command, *runs) == 1
+            told = " ".join(capsys.readouterr().err.split())
+            assert f"{tmp_path}: Permission denied; choose another folder (--root, --out)" in told
+        (tmp_path / "file").touch()
+        assert self.call("audit", "digits", *runs, "--out", str(tmp_path / "file" / "a")) == 1
+        assert "file: Not a directory" in " ".join(capsys.readouterr().err.split())
+        assert not (tmp_path / "runs").exists()
 
     def test_a_copy_that_is_there_is_told_before_anything_is_trained_again(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

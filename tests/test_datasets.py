@@ -188,3 +188,27 @@ def test_classes_that_differ_in_case_alone_are_told(tmp_path: Path) -> None:
     assert "'Red fox' and 'red  FOX'" in told
     path.write_text(path.read_text().replace("red  FOX", "bear"))
     assert not [note for note in load(Source(str(path))).notes if "alone" in note]
+
+
+def test_a_known_name_beside_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not load(Source("digits")).notes
+    (tmp_path / "digits").mkdir()
+    assert load(Source("digits")).notes == (
+        "this is the known data set digits; what is called so in this folder is ./digits",
+    )
+    assert load(Source("digits")).digest == builtin.digits().digest
+
+
+@pytest.mark.parametrize(("classes", "told"), [(31, True), (30, False)])
+def test_a_quantity_as_a_label_is_doubted(tmp_path: Path, classes: int, told: bool) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,y\n" + "".join(f"{i * i % 7},{i % classes}\n" for i in range(20 * classes)))
+    assert any("if the label is a quantity" in note for note in load(Source(str(path))).notes) == told
+
+
+def test_measurements_with_gaps_are_no_labels(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,y\n" + "".join(f"{i},{'' if i % 9 == 0 else i / 7}\n" for i in range(60)))
+    with pytest.raises(DataError, match="not a whole number; labels are classes here"):
+        load(Source(str(path)))

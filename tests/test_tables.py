@@ -7,6 +7,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -222,6 +223,7 @@ GOOD = "a,label\n1,x\n2,y\n3,x\n5,y\n"
         (b"PK\x03\x04\0\0", "is not a text file"),
         ("a,b\n1,x\n", r"no column called label, target, class or y; say which one is the label \(--label\): a, b$"),
         ("1,2\n1,x\n", r"\(the first line should hold the columns' names\)"),
+        ("a,label\n1,x\n" + "2,\n" * 7, r"line 3, line 4, line 5, line 6, line 7 and 2 more: the label is missing"),
         ("a,label\n1,x\n2,\n3,NA\n4,x\n", r"column 'label', line 3, line 4: the label is missing \(2 of 4\)"),
         ("a,label\n1,x\n2,x\n", "column 'label': only one class, 'x'"),
         ("a,label\n1,0.5\n2,1\n3,1\n", "line 2: the label 0.5 is not a whole number"),
@@ -282,3 +284,43 @@ def test_parquet_that_is_none_and_odd_columns(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"needs pyarrow, which is not installed; pip install 'mirrordescent\[lab\]'"):
         prepare_table(path)
+
+
+def test_long_tails_are_drawn_in_and_others_are_not() -> None:
+    draw = Random(0)
+    logs = [draw.gauss(0, 1.5) for _ in range(400)]
+    columns: Columns = {
+        "spent": [None if i % 40 == 0 else f"{math.exp(log):.6f}" for i, log in enumerate(logs)],
+        "age": [f"{40 + 10 * log:.6f}" for log in logs],
+        "label": ["yes" if i % 3 else "no" for i in range(400)],
+    }
+    table = prepared(columns)
+    assert "numbers with long tails on a logarithmic scale: spent" in table.data.notes
+    found = by_name(table)
+    assert max(map(abs, found["spent"])) < 5  # 16 in standard units
+    kept = [i for i, row in enumerate(table.rows.tolist()) if row % 40]
+    order = sorted(kept, key=lambda i: logs[int(table.rows[i])])
+    assert all(found["spent"][a] <= found["spent"][b] for a, b in pairwise(order))
+    ages = torch.tensor([40 + 10 * logs[row] for row in table.rows.tolist()])
+    torch.testing.assert_close(
+        torch.tensor(found["age"]), (ages - ages.mean()) / ages.std(correction=0), atol=1e-4, rtol=0
+    )
+
+
+def test_a_word_for_nothing_is_no_level() -> None:
+    columns: Columns = {
+        "colour": ["red", "NA", None, "blue", "none", "?", "red", "none"] * 3,
+        "label": ["yes", "no", "no", "yes"] * 6,
+    }
+    found = prepared(columns).features
+    assert {"colour=(missing)", "colour=none"} <= set(found)
+    assert not {"colour=NA", "colour=?"} & set(found)
+
+
+def test_thousands_are_told_of(tmp_path: Path) -> None:
+    lines = ["a;label", *[f"{1 + i % 9},{100 + i};{'yes' if i % 2 else 'no'}" for i in range(40)], "7;no"]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(lines))
+    table = prepare_table(path)
+    assert "commas taken as separators of thousands: a" in table.data.notes
+    assert table.table.columns["a"][:2] == ["1100", "2101"]

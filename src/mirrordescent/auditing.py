@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mirrordescent.lab.runs import Run
 
 CHANCE = 0.5  # a label is an issue from this probability on
+RARE = 5  # samples of a class, below which nothing is known of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +66,11 @@ class Audit:
 
     @property
     def issue(self) -> Tensor:
-        """Which labels are more likely wrong than right, and contradicted by what the network said of the sample."""
-        doubted = self.wrong > CHANCE
+        """Which labels are more likely wrong than right, and contradicted by what the network said of the sample.
+
+        None of a class with fewer than five samples: whatever they are, a network takes them for something else.
+        """
+        doubted = (self.wrong > CHANCE) & (torch.bincount(self.given)[self.given] >= RARE)
         return doubted if self._evidence is None else doubted & (self._evidence.odds > 0) & self._seen
 
     @property
@@ -201,13 +205,16 @@ def audit(
         z = source.aux.values if isinstance(source, RMD) else None
         trace = source if isinstance(source, Trace) else trace
         return audited(z, trace, torch.as_tensor(labels), class_names)
-    if labels is not None or trace is not None:
-        raise ValueError("labels and trace go with an optimizer; a run has its own")
     from mirrordescent.lab.records import Record
     from mirrordescent.lab.runs import Run
 
     if not isinstance(source, (Record, Run, str, os.PathLike)):
-        raise TypeError(f"source must be an RMD optimizer, a Trace, or a run of the lab, got {type(source).__name__}")
+        raise TypeError(
+            f"source must be an RMD optimizer, a Trace, or a run of the lab, got {type(source).__name__}; data are "
+            "audited by `rmd audit`, or by the trace of a training on them"
+        )
+    if labels is not None or trace is not None:
+        raise ValueError("labels and trace go with an optimizer; a run has its own")
     from mirrordescent.lab.kept import audit_of_run
 
     return audit_of_run(Path(source) if isinstance(source, (str, os.PathLike)) else source, class_names)

@@ -25,8 +25,9 @@ import torch
 from mirrordescent import __version__
 from mirrordescent.lab.audit.auditing import Asked
 from mirrordescent.lab.audit.cleaning import Cleaning
-from mirrordescent.lab.data import DataError
+from mirrordescent.lab.data import Data, DataError
 from mirrordescent.lab.display import show, show_audit, show_cleaned, show_data, show_reproduction, show_states
+from mirrordescent.lab.files import check_writable, write_text
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.names import unknown
 from mirrordescent.lab.place import Place
@@ -129,22 +130,23 @@ def audit(
         top: how many suspects to print
         json: print the table for machines
     """
-    from mirrordescent.lab.audit.auditing import audit_data
+    from mirrordescent.lab.audit.auditing import audit_whole, whole_of
     from mirrordescent.lab.audit.telling import write_audit
 
     if top < 0:
         raise ValueError(f"top must be >= 0, got {top}")
     if out is not None and out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file; --out takes a folder")
+    check_writable(keeping.root if out is None else out)
+    whole = whole_of(data, asked, keeping)
+    _say_notes(whole.data)
     with Watching(console(), total=1, name="training") as watch:
-        audited = audit_data(data, asked, keeping, place, watch=watch)
+        audited = audit_whole(whole, asked, keeping, place, watch=watch)
     written = write_audit(audited, audited.record.folder if out is None else out)
     if json:
         sys.stdout.write(json_format.dumps(audited.found.columns()) + "\n")
     else:
         show_audit(audited, top)
-    for note in audited.whole.data.notes:
-        say(f"note: {note}")
     for path in written:
         say(str(path))
     return 0
@@ -160,7 +162,8 @@ def clean(
 ) -> int:
     """Audit the labels, write a copy of the data without the wrong ones, and see what training on it is worth.
 
-    The copy has the format of the original (.npz for a known data set), which is never touched.
+    The copy has the format of the original (.npz for a known data set), which is never touched. Beside it goes a list
+    of what was left out or relabelled, which --decisions reads.
 
     Args:
         data: a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images
@@ -169,18 +172,25 @@ def clean(
     from mirrordescent.lab.audit import cleaning as lab
     from mirrordescent.lab.audit.auditing import audit_whole, whole_of
 
+    # what is wrong with a path or a file is told before anything is trained
     whole = whole_of(data, asked, keeping)
-    out = lab.copy_path(whole, out)  # what is wrong with a path or a file is told before anything is trained
-    lab.person(whole, cleaning)
-    with Watching(console(), total=1, name="training") as watch:
-        audited = audit_whole(whole, asked, keeping, place, watch=watch)
-        choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
-        outcomes = (
-            [] if cleaning.no_compare else lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
-        )
-    written = audited.whole.write(out, choice.keep, choice.labels)
-    show_cleaned(audited, choice, outcomes)
+    out = lab.copy_path(whole, out)
+    check_writable(out)
+    given = lab.labels_of(whole, asked)
+    choice = lab.person(whole, cleaning, given)
+    _say_notes(whole.data)
+    outcomes: list[lab.Outcome] = []
+    if choice is None or not cleaning.no_compare:
+        with Watching(console(), total=1, name="training") as watch:
+            audited = audit_whole(whole, asked, keeping, place, watch=watch)
+            choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
+            if not cleaning.no_compare:
+                outcomes = lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
+    written = whole.write(out, choice.keep, choice.labels)
+    write_text(lab.changes_path(out), lab.changes(choice, given, whole))
+    show_cleaned(whole, given, choice, outcomes, by_person=cleaning.decisions is not None)
     say(f"{out}: {len(written):,} file{'s' if len(written) > 1 else ''}")
+    say(f"{lab.changes_path(out)}: what was changed")
     return 0
 
 
@@ -368,7 +378,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `rmd ... | head`: nobody reads on, and there is nothing to complain about
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
         return 1
-    except (RunError, OSError, torch.OutOfMemoryError) as error:
+    except OSError as error:
+        return _say(_told(error), 1)
+    except (RunError, torch.OutOfMemoryError) as error:
         return _say(error, 1)
     except KeyboardInterrupt:
         return _say("stopped; the same command goes on from here", 130)
@@ -407,6 +419,19 @@ def overview(prefix: str = "") -> str:
     head = "" if prefix else "Train with explicit regularization by any convex potential.\n\n"
     tail = "rmd COMMAND --help says more, with an example. rmd --version prints the version.\n"
     return head + "".join(f"{line}\n" for line in chosen) + "\n" + tail
+
+
+def _say_notes(data: Data) -> None:
+    for note in data.notes:
+        say(f"note: {note}")
+
+
+def _told(error: OSError) -> str:
+    """What a file or folder refuses, without numbers."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    where = "; choose another folder (--root, --out)" if isinstance(error, PermissionError) else ""
+    return f"{os.fsdecode(error.filename)}: {error.strerror}{where}"
 
 
 def _say(what: Any, code: int) -> int:

@@ -13,11 +13,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from torch import Tensor
 
 from mirrordescent.lab.audit.auditing import Audited
 from mirrordescent.lab.audit.cleaning import Choice, Outcome
 from mirrordescent.lab.audit.telling import sentences
 from mirrordescent.lab.data import official
+from mirrordescent.lab.data.whole import Whole
 from mirrordescent.lab.records import Record
 from mirrordescent.lab.report.table import NOTHING, Line, tasks
 from mirrordescent.lab.reproduce import Pages, Row, compared
@@ -126,14 +128,16 @@ def show_audit(audited: Audited, top: int) -> None:
         out.print(suspects)
 
 
-def show_cleaned(audited: Audited, choice: Choice, outcomes: Sequence[Outcome]) -> None:
+def show_cleaned(
+    whole: Whole, given: Tensor, choice: Choice, outcomes: Sequence[Outcome], *, by_person: bool = False
+) -> None:
     """What was left out or relabelled, and what training on the rest is worth."""
     out, n = Console(), len(choice.keep)
-    dropped, renamed = int((~choice.keep).sum()), int((choice.keep & (choice.labels != audited.found.given)).sum())
+    dropped, renamed = int((~choice.keep).sum()), int((choice.keep & (choice.labels != given)).sum())
     verb = "is" if dropped == 1 else "are"
     out.print(f"Of {n:,} samples {dropped:,} {verb} left out and {renamed:,} relabelled.", highlight=False)
-    names = audited.whole.class_names
-    lost = [names[c] for c in audited.found.given.unique().tolist() if not (choice.labels[choice.keep] == c).any()]
+    names = whole.class_names
+    lost = [names[c] for c in given.unique().tolist() if not (choice.labels[choice.keep] == c).any()]
     if lost:
         out.print(f"No sample is left of {', '.join(lost)}.", highlight=False, markup=False)
     if not outcomes:
@@ -146,11 +150,10 @@ def show_cleaned(audited: Audited, choice: Choice, outcomes: Sequence[Outcome]) 
         shown.add_row(outcome.name, f"{outcome.samples:,}", cell)
     out.print(shown)
     judged = f"the test set ({count:,} samples)"
-    if not audited.whole.held_out:
-        judged = (
-            f"a fifth that was set aside ({count:,} samples), by its given labels, of which some are wrong; the other "
-            "four fifths were audited by themselves for this"
-        )
+    if not whole.held_out:
+        judged = f"a fifth that was set aside ({count:,} samples), by its given labels, of which some are wrong"
+        if not by_person:
+            judged += "; the other four fifths were audited by themselves for this"
     out.print(f"Accuracy on {judged}; ± its standard error; one run each.", highlight=False)
     out.print(_verdict(outcomes, count), highlight=False)
 

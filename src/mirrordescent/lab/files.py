@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -34,6 +35,17 @@ def written(path: Path) -> Iterator[IO[bytes]]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """OSError where nothing can be written to `path`, which need not be there: told before the work, not after it."""
+    folder = path if path.is_dir() else path.absolute().parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
 def remove_parts(folder: Path) -> None:

@@ -17,6 +17,7 @@ from mirrordescent.lab.runs import Run
 from mirrordescent.trace import Trace
 
 CHECK = "check.json"
+LEARNT = 0.9  # of a guess's mistakes: a network that makes more has learnt nothing
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,19 @@ class Check:
     """What a network says about labels that it was not trained on.
 
     contradicted: the share of labels for which it predicts something else. wrong: the share that is wrong, by how sure
-    it was. before: the share by the audit's own network.
+    it was. before: the share by the audit's own network. guessed: the share that would be contradicted by whoever names
+    the most frequent class every time.
     """
 
     contradicted: float
     wrong: float
     before: float
+    guessed: float
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether the network has learnt next to nothing: all that is not of the largest class is suspicious then."""
+        return self.contradicted > LEARNT * self.guessed
 
     def keep(self, folder: Path) -> None:
         """Write it into the folder of the run that was checked."""
@@ -63,6 +71,8 @@ def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) ->
     Raises RunError where there is no such run, or none that keeps anything about its labels.
     """
     folder = _folder(source)
+    if folder.is_file():
+        raise RunError(f"{folder} is a file, not the folder of a run; `rmd audit {folder}` audits a file of data")
     if not (folder / "run.json").exists():
         raise RunError(f"{folder} is not the folder of a run (it has no run.json)")
     state = load_checkpoint(folder)
@@ -89,5 +99,6 @@ def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) ->
 def _folder(source: Record | Run | Path) -> Path:
     if isinstance(source, Run):
         root = Keeping().root
-        return root / source.id if (root / source.id).exists() else root / AUDITS / source.id
+        audits = sorted((root / AUDITS).glob(f"*/{source.id}"), key=lambda path: path.stat().st_mtime)
+        return audits[-1] if audits and not (root / source.id).exists() else root / source.id
     return source.folder if isinstance(source, Record) else source

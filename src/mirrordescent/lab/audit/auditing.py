@@ -98,7 +98,8 @@ def audit_data(data: str, asked: Asked, keeping: Keeping, place: Place, *, watch
 
 def audit_whole(whole: Whole, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None) -> Audited:
     """The same for data that are loaded already."""
-    keeping = dataclasses.replace(keeping, root=keeping.root / AUDITS)
+    # other labels in the same file are other data, and so another audit
+    keeping = dataclasses.replace(keeping, root=keeping.root / AUDITS / whole.data.digest[:8])
     run = run_for(whole.data, whole.source.data, asked)
     hear = _honest(watch, held_out=whole.held_out)
     judged = audit_labels(run, whole.data, asked, keeping, place, watch=hear)
@@ -161,7 +162,8 @@ def _check(second: Record, part: Data, found: md.Audit, place: Place) -> Check:
     """What the second network says about labels that it has not seen."""
     probabilities, given = outputs_of(second, part, place).double().softmax(1).cpu(), part.test_targets
     contradicted = float((probabilities.argmax(1) != given).double().mean())
-    return Check(contradicted, share_wrong(probabilities, given), found.noise)
+    guessed = float((part.targets.mode().values != given).double().mean())
+    return Check(contradicted, share_wrong(probabilities, given), found.noise, guessed)
 
 
 def outputs_of(record: Record, data: Data, place: Place) -> Tensor:

@@ -23,12 +23,13 @@ from mirrordescent.lab.audit.auditing import (
     part_of,
     run_for,
 )
-from mirrordescent.lab.audit.decisions import Decision, read_decisions
+from mirrordescent.lab.audit.decisions import Decision, decisions_csv, read_decisions
 from mirrordescent.lab.audit.rule import chosen
 from mirrordescent.lab.data import Data, DataError
 from mirrordescent.lab.data.split import split
 from mirrordescent.lab.data.whole import Whole
 from mirrordescent.lab.engine import all_trained
+from mirrordescent.lab.job import given_labels
 from mirrordescent.lab.loop import Keeping, Watch
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record
@@ -86,25 +87,50 @@ class Choice:
     labels: Tensor  # (n,)
 
 
-def person(whole: Whole, cleaning: Cleaning, given: Tensor | None = None) -> list[Decision] | None:
-    """What the person decided, if that is what counts. Raises DataError for a file that does not fit the data.
+def labels_of(whole: Whole, asked: Asked) -> Tensor:
+    """The labels that are audited: the data's, or what they are corrupted to on purpose."""
+    return given_labels(run_for(whole.data, whole.source.data, asked), whole.data).labels
 
-    given: the labels that were audited, where they are known already.
-    """
+
+def person(whole: Whole, cleaning: Cleaning, given: Tensor) -> Choice | None:
+    """What the person decided, if that is what counts. Raises DataError for a file that does not fit the data."""
     if cleaning.decisions is None:
         return None
-    labels = None if given is None else given.tolist()
-    return read_decisions(cleaning.decisions, len(whole.data), whole.class_names, whole.names, labels)
+    names = whole.class_names
+    return decided(given, read_decisions(cleaning.decisions, len(given), names, whole.names, given.tolist()), names)
 
 
 def clean(
     audited: Audited, asked: Asked, cleaning: Cleaning, keeping: Keeping, place: Place, *, watch: Watch | None = None
 ) -> Choice:
-    """What stays of the audited labels, by the person's decisions or by the audit."""
-    decisions = person(audited.whole, cleaning, audited.found.given)
-    if decisions is not None:
-        return decided(audited.found.given, decisions, audited.whole.class_names)
+    """What stays of the audited labels, by the person's decisions or by the audit.
+
+    Raises DataError for an audit that has found nothing to go by.
+    """
+    choice = person(audited.whole, cleaning, audited.found.given)
+    if choice is not None:
+        return choice
+    if audited.check is not None and audited.check.in_vain:
+        raise DataError(
+            f"{audited.whole.data.name}: a network hardly tells the classes apart better than by naming the most "
+            "frequent one, so nothing can be cleaned by it; --decisions takes what you decide yourself"
+        )
     return in_rounds(audited, audited.found, audited.whole.data, asked, cleaning, keeping, place, watch)
+
+
+def changes(choice: Choice, given: Tensor, whole: Whole) -> str:
+    """What is left out and what is relabelled, as a file of decisions."""
+    names, labels = whole.class_names, choice.labels.tolist()
+    changed = (~choice.keep | (choice.labels != given)).nonzero()[:, 0].tolist()
+    decisions = [
+        Decision(i, "relabel", names[labels[i]]) if bool(choice.keep[i]) else Decision(i, "drop") for i in changed
+    ]
+    return decisions_csv(decisions, names, whole.names, given.tolist())
+
+
+def changes_path(copy: Path) -> Path:
+    """Where that file goes, beside the copy."""
+    return copy.with_name(f"{copy.name}.changes.csv")
 
 
 def in_rounds(
@@ -168,6 +194,8 @@ def copy_path(whole: Whole, out: Path | None) -> Path:
         ending = ".npz" if whole.kind == "known" else "" if whole.kind == "folder" else name.suffix
         out = Path(f"{name.name if whole.kind == 'folder' else name.stem}-cleaned{ending}")
     whole.check_out(out)
+    if (beside := changes_path(out)).exists():
+        raise DataError(f"{beside} exists already; choose another name for the copy, or remove it")
     return out
 
 

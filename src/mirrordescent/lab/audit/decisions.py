@@ -1,4 +1,4 @@
-"""The decisions that a person made on the audit's page, read back from the CSV file that the page exports."""
+"""Decisions on samples as a CSV file: what the audit's page exports is read, what a clean-up did is written."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ Action = Literal["keep", "drop", "relabel"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 COLUMNS = ("index", "name", "given_label", "action", "label")
 SURROGATES = re.compile("[\ud800-\udfff]")
+FORMULA = re.compile("['=+\\-@＝＋－＠\t\r\n]")  # with which a spreadsheet begins one, and our way out of it
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,20 @@ def read_decisions(
         lines[decision.index] = line
         decisions.append(decision)
     return decisions
+
+
+def decisions_csv(
+    decisions: Sequence[Decision], class_names: Sequence[str], names: Sequence[str], given: Sequence[int]
+) -> str:
+    """The same as text of a CSV file, which `read_decisions` reads."""
+    lines = io.StringIO()
+    writer = csv.writer(lines)
+    writer.writerow(COLUMNS)
+    for decision in decisions:
+        label = class_names[given[decision.index]]
+        cells = (str(decision.index), names[decision.index], label, decision.action, decision.label or "")
+        writer.writerow([f"'{cell}" if FORMULA.match(cell) else cell for cell in cells])
+    return lines.getvalue()
 
 
 def _decision(cells: dict[str, str], count: int, alike: _Alike, names: Sequence[str] | None) -> Decision:

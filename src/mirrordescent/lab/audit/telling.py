@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mirrordescent.auditing import RARE
 from mirrordescent.lab.audit.auditing import Audited
 from mirrordescent.lab.audit.page import Findings, Histogram, Shown, write_audit_page
 from mirrordescent.lab.evaluation import auroc
@@ -19,7 +20,10 @@ from mirrordescent.lab.names import listed
 SHOWN = 1000  # samples with their picture or row on the page
 BINS = 60
 SMALL = 500  # samples, below which numbers are rough
-RARE = 5  # samples of a class, below which nothing is known of it
+IN_VAIN = (
+    "The second network is hardly better than naming the most frequent class every time: it has found nothing in these "
+    "data by which to tell the classes apart. What is flagged says nothing then."
+)
 FAR = 0.1  # between the estimate and what a network contradicts that was not trained on the labels
 
 
@@ -61,7 +65,7 @@ def sentences(audited: Audited) -> tuple[str, ...]:
         told.append(f"With only {n:,} samples the numbers are rough.")
     members = torch.bincount(found.given, minlength=len(audited.whole.class_names)).tolist()
     if rare := [name for name, m in zip(audited.whole.class_names, members, strict=True) if 0 < m < RARE]:
-        told.append(f"Classes with fewer than {RARE} samples cannot be judged: {listed(rare)}.")
+        told.append(f"Classes with fewer than {RARE} samples cannot be judged, and are not flagged: {listed(rare)}.")
     if audited.changed is not None:
         told.append(_on_purpose(found.score, found.issue, audited.changed))
     return tuple(told)
@@ -82,7 +86,9 @@ def _bounded(noise: float, check: Check | None) -> Iterator[str]:
         f"other labels, its own mistakes among them; by how sure it was, {100 * check.wrong:.1f} % are wrong. The "
         f"first one says {100 * check.before:.1f} %; the estimate is the mean of the two."
     )
-    if check.contradicted > noise + FAR:
+    if check.in_vain:
+        yield IN_VAIN
+    elif check.contradicted > noise + FAR:
         yield (
             "A second network contradicts far more than are estimated to be wrong: either the classes are hard to tell "
             "apart, or the first network has learnt labels by heart. Trust the ranking, not the number."

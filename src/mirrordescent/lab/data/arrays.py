@@ -149,8 +149,11 @@ def _pair(path: Path, arrays: dict[str, Array], part: str) -> _Pair | None:
     if x_name is None and y_name is None:
         return None
     if x_name is None or y_name is None:
-        there, lacking = (x_name, "labels") if y_name is None else (y_name, "inputs")
-        raise DataError(f"{path} has {there!r}, but no {lacking} for it; it holds {listed(sorted(arrays))}")
+        there, lacking, names = (x_name, "labels", LABELS) if y_name is None else (y_name, "inputs", INPUTS)
+        raise DataError(
+            f"{path} has {there!r}, but no {lacking} for it; it holds {listed(sorted(arrays))}, and the {lacking} must "
+            f"be called {' or '.join(names)}"
+        )
     x, y = arrays[x_name], arrays[y_name]
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]

@@ -26,6 +26,7 @@ NO_VALUE = "(missing)"  # a level of its own in text columns
 DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})([T ]\d{1,2}:\d{2}.*)?")
 NORMAL = 1.349  # the middle half of a normal distribution, in standard deviations
 LONG = 1.8  # times as wide as a normal distribution with the same middle half: tails are long
+ENOUGH = 50  # numbers, to tell
 FARTHEST = 1e6  # standard deviations; a test value may lie anywhere, but float32 must hold it
 
 
@@ -155,9 +156,9 @@ def _tails(values: Tensor) -> Callable[[Tensor], Tensor] | None:
     would otherwise leave the others no room.
     """
     present = values[~values.isnan()]
-    scale = present.abs().amax()  # squares of 1e300 are none
-    if not scale > 0:
+    if len(present) < ENOUGH or not present.any():
         return None
+    scale = present.abs().amax()  # squares of 1e300 are none
     ordered = (present / scale).sort().values
     low, middle, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.25, 0.5, 0.75))
     spread = (high - low) / NORMAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ OFFICIAL = ("mnist", "fashion-mnist", "cifar10")
 KNOWN = ("digits", "mnist", "fashion-mnist", "cifar10", "regression")
 TABLES = (".csv", ".tsv", ".parquet")
 ARRAYS = (".npz",)
+MANY = 30  # numbers as classes, above which they may be a quantity
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,23 @@ def load(spec: Source, root: Path | None = None) -> Data:
     >>> len(data), data.shape
     (100, (400,))
     """
-    if spec.data in BUILTIN:
+    if spec.data not in KNOWN:
+        return prepare(spec).data
+    data = _known(spec.data, root)
+    if not Path(spec.data).exists():
+        return data
+    told = f"this is the known data set {spec.data}; what is called so in this folder is ./{spec.data}"
+    return replace(data, notes=(*data.notes, told))
+
+
+def _known(name: str, root: Path | None) -> Data:
+    if name in BUILTIN:
         from mirrordescent.lab.data import builtin
 
-        return builtin.digits() if spec.data == "digits" else builtin.regression()
-    if spec.data in OFFICIAL:
-        from mirrordescent.lab.data.official import default_root, load_official
+        return builtin.digits() if name == "digits" else builtin.regression()
+    from mirrordescent.lab.data.official import default_root, load_official
 
-        return load_official(spec.data, default_root() if root is None else root)
-    return prepare(spec).data
+    return load_official(name, default_root() if root is None else root)
 
 
 def prepare(spec: Source, whole: bool = False) -> PreparedTable | PreparedArrays | PreparedFolder:
@@ -76,14 +86,19 @@ def prepare(spec: Source, whole: bool = False) -> PreparedTable | PreparedArrays
     Raises what `load` raises.
     """
     made = _prepare(spec, whole=whole)
+    return replace(made, data=replace(made.data, notes=(*made.data.notes, *_doubts(made.data.class_names))))
+
+
+def _doubts(class_names: Sequence[str]) -> Iterator[str]:
+    """What may not be meant so about classes."""
     names: dict[str, list[str]] = {}
-    for name in made.data.class_names:
+    for name in class_names:
         names.setdefault(" ".join(name.split()).casefold(), []).append(repr(name))
     twins = [" and ".join(alike) for alike in names.values() if len(alike) > 1]
-    if not twins:
-        return made
-    told = f"classes whose names differ in case or spaces alone: {listed(twins)}; if they are one, write them alike"
-    return replace(made, data=replace(made.data, notes=(*made.data.notes, told)))
+    if twins:
+        yield f"classes whose names differ in case or spaces alone: {listed(twins)}; if they are one, write them alike"
+    if len(class_names) > MANY and all(name.lstrip("-").isdigit() for name in class_names):
+        yield f"{len(class_names)} classes that are all numbers; if the label is a quantity, put it into bins"
 
 
 def _prepare(spec: Source, *, whole: bool) -> PreparedTable | PreparedArrays | PreparedFolder:

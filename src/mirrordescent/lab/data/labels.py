@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.lab.data.base import DataError
+from mirrordescent.lab.names import listed
 
 # What people write into a cell that has no value. "none" is missing from the labels': it is often a class of its own.
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})
@@ -17,23 +18,25 @@ MISSING_LABELS = MISSING - {"none"}
 def label_names(values: Sequence[object], place: Callable[[int], str]) -> list[str]:
     """One name per label: whole numbers without zeros around them ("01", 1.0 → "1"), anything else as text.
 
-    place(i) says where label i stands. Raises DataError for missing labels (naming the first), and for labels that
-    are numbers but not whole ones.
+    place(i) says where label i stands. Raises DataError for labels that are numbers but not whole ones, and for missing
+    ones (naming the first).
     """
     texts = [_text(value) for value in values]
     missing = [i for i, text in enumerate(texts) if text.lower() in MISSING_LABELS]
+    gone = set(missing)
+    numbers = [None if i in gone else _number(text) for i, text in enumerate(texts)]
+    fractions = [i for i, number in enumerate(numbers) if isinstance(number, float)]
+    words = sum(number is None for number in numbers) - len(missing)
+    # among words, 1.5 may be the name of a class; among numbers, or where most are such, it is a measurement
+    if fractions and (not words or len(fractions) > (len(numbers) - len(missing)) / 2):
+        raise DataError(
+            f"{place(fractions[0])}: the label {texts[fractions[0]]} is not a whole number; labels are classes here, "
+            "so choose other labels or put the values into bins"
+        )
     if missing:
         raise DataError(
             f"{_places(missing, place)}: the label is missing ({len(missing):,} of {len(texts):,}); "
             "fill it in or remove the sample"
-        )
-    numbers = [_number(text) for text in texts]
-    fractions = [i for i, number in enumerate(numbers) if isinstance(number, float)]
-    # among words, 1.5 may be the name of a class; among numbers, or where most are such, it is a measurement
-    if fractions and (None not in numbers or len(fractions) > len(numbers) / 2):
-        raise DataError(
-            f"{place(fractions[0])}: the label {texts[fractions[0]]} is not a whole number; labels are classes here, "
-            "so choose other labels or put the values into bins"
         )
     return [str(number) if isinstance(number, int) else text for number, text in zip(numbers, texts, strict=True)]
 
@@ -72,7 +75,7 @@ def class_numbers(names: Sequence[str], classes: Sequence[str], place: Callable[
 def _places(rows: Sequence[int], place: Callable[[int], str]) -> str:
     # "a.csv, line 3, line 5": the file is named once
     first = place(rows[0])
-    return ", ".join([first, *[place(i).rpartition(", ")[2] for i in rows[1:5]]])
+    return listed([first, *[place(i).rpartition(", ")[2] for i in rows[1:]]])
 
 
 def _text(value: object) -> str:
