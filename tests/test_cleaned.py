@@ -141,6 +141,24 @@ def test_nothing_but_the_label_changes(tmp_path: Path) -> None:
         load_whole(Source(str(path)))
 
 
+def test_rows_without_a_label_stay_as_they_are(tmp_path: Path) -> None:
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    labels = ["x", None, "y", "x", None, "y", "x", "y"]
+    path, out = tmp_path / "a.csv", tmp_path / "b.csv"
+    path.write_text("n,label\n" + "".join(f"{i * i},{label or ''}\n" for i, label in enumerate(labels)))
+    parquet.write_table(pyarrow.table({"n": [i * i for i in range(8)], "label": labels}), tmp_path / "a.parquet")
+    for one in (path, tmp_path / "a.parquet"):
+        whole = load_whole(Source(str(one)))
+        assert whole.names == tuple(
+            f"{'line' if one == path else 'row'} {i + 1 + (one == path)}" for i in (0, 2, 3, 5, 6, 7)
+        )
+        assert dict(whole.cells(1)) == {"n": "4", "label": "y"}
+        whole.write(out.with_suffix(one.suffix), keeping(6, 0), with_labels(whole, s3="x"))
+    assert out.read_text() == "n,label\n1,\n4,y\n9,x\n16,\n25,x\n36,x\n49,y\n"
+    copy = parquet.read_table(tmp_path / "b.parquet").to_pydict()
+    assert copy == {"n": [1, 4, 9, 16, 25, 36, 49], "label": [None, "y", "x", None, "x", "x", "y"]}
+
+
 def test_labels_are_written_as_most_are(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text('n\ty\n1\t" a"\n2\ta\n3\ta\n4\t"b ""c"""\n5\t"b ""c"""\n6\tb "c"\n')
     again = cleaned(tmp_path / "a.tsv", tmp_path / "b.tsv", s0='b "c"', s3="a")

@@ -224,7 +224,7 @@ GOOD = "a,label\n1,x\n2,y\n3,x\n5,y\n"
         ("a,b\n1,x\n", r"no column called label, target, class or y; say which one is the label \(--label\): a, b$"),
         ("1,2\n1,x\n", r"\(the first line should hold the columns' names\)"),
         ("a,label\n1,x\n" + "2,\n" * 7, r"line 3, line 4, line 5, line 6, line 7 and 2 more: the label is missing"),
-        ("a,label\n1,x\n2,\n3,NA\n4,x\n", r"column 'label', line 3, line 4: the label is missing \(2 of 4\)"),
+        ("a,label\n1,x\n2,\n3,NA\n", r"column 'label', line 3, line 4: the label is missing \(2 of 3\)"),
         ("a,label\n1,x\n2,x\n", "column 'label': only one class, 'x'"),
         ("a,label\n1,0.5\n2,1\n3,1\n", "line 2: the label 0.5 is not a whole number"),
         ("a,label\n" + "".join(f"1,{i}\n" for i in range(300)), "300 different labels for 300 samples"),
@@ -324,3 +324,14 @@ def test_thousands_are_told_of(tmp_path: Path) -> None:
     table = prepare_table(path)
     assert "commas taken as separators of thousands: a" in table.data.notes
     assert table.table.columns["a"][:2] == ["1100", "2101"]
+
+
+def test_rows_without_a_label_are_no_samples() -> None:
+    columns: Columns = {"a": [i * i % 7 for i in range(12)], "label": ["x", "y", "x", "y", None, "n/a"] * 2}
+    table = prepared(columns)
+    assert "left out, 4 rows without a label: line 6, line 7, line 12, line 13" in table.data.notes
+    assert len(table.data) + len(table.data.test_inputs) == 8
+    assert not set(table.rows.tolist()) & {4, 5, 10, 11}
+    assert [table.data.class_names[i] for i in table.data.targets] == [columns["label"][i] for i in table.rows]
+    without = {name: [cell for i, cell in enumerate(cells) if i % 6 < 4] for name, cells in columns.items()}
+    assert torch.equal(table.data.inputs, prepared(without).data.inputs)

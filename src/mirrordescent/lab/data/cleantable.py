@@ -19,20 +19,18 @@ from mirrordescent.lab.names import first_line
 
 @dataclass(frozen=True)
 class TableOrigin:
-    """A table of which every row is a training sample."""
+    """A table of which every row with a label is a training sample; the others stay in a copy as they are."""
 
     prepared: PreparedTable
     stamp: Stamp
 
-    def __post_init__(self) -> None:
-        assert self.prepared.rows.tolist() == list(range(len(self.prepared.table)))
-
     def cells(self, i: int) -> tuple[tuple[str, str], ...]:
         """A row as it is written, by column; columns without a name are no columns."""
+        row = self._rows[i]
         if self._parquet:
-            row = self.prepared.table.row(i)
-            return tuple((name, "" if cell is None else str(cell)) for name, cell in row.items())
-        pairs = zip(self._records.header, self._records.cells[i + 1], strict=True)
+            cells = self.prepared.table.row(row)
+            return tuple((name, "" if cell is None else str(cell)) for name, cell in cells.items())
+        pairs = zip(self._records.header, self._records.cells[row + 1], strict=True)
         return tuple((name, text) for name, text in pairs if name)
 
     def picture(self, i: int, side: int) -> bytes | None:  # noqa: ARG002 (an origin has it)
@@ -45,6 +43,11 @@ class TableOrigin:
         (self._write_parquet if self._parquet else self._write_text)(out, keep, labels)
         return [out]
 
+    @cached_property
+    def _rows(self) -> list[int]:
+        rows: list[int] = self.prepared.rows.tolist()
+        return rows
+
     @property
     def _parquet(self) -> bool:
         return self.prepared.table.path.suffix.lower() == ".parquet"
@@ -56,17 +59,18 @@ class TableOrigin:
 
     def _write_text(self, out: Path, keep: Tensor, labels: Tensor) -> None:
         records = self._records
-        column, rows = records.header.index(self.prepared.label), range(1, len(records.cells))
+        column, rows = records.header.index(self.prepared.label), [row + 1 for row in self._rows]
         places = [span_of_cell(records.text(row), column, records.mark) for row in rows]
         texts = [records.text(row)[start:end] for row, (start, end) in zip(rows, places, strict=True)]
         givers = label_givers(self.prepared.data.targets, labels, texts)
         self._refuse_labels(out, givers, keep)
         lines = list(records.lines)
-        for i, ((first, last), stays) in enumerate(zip(records.spans[1:], keep.tolist(), strict=True)):
+        for i, (row, stays) in enumerate(zip(rows, keep.tolist(), strict=True)):
+            first, last = records.spans[row]
             if not stays:
                 lines[first:last] = [""] * (last - first)
             elif givers[i] != i:
-                text, (start, end) = records.text(i + 1), places[i]
+                text, (start, end) = records.text(row), places[i]
                 lines[first:last] = [text[:start] + texts[givers[i]] + text[end:]] + [""] * (last - first - 1)
         with self.prepared.table.path.open("rb") as original:
             mark = BOM if original.read(len(BOM)) == BOM else b""
@@ -81,12 +85,16 @@ class TableOrigin:
         try:
             file = parquet.ParquetFile(path)
             content = file.read().unify_dictionaries()
-            column = content.column(label)
-            givers = label_givers(self.prepared.data.targets, labels, [str(value) for value in column.to_pylist()])
+            column, rows = content.column(label), self._rows
+            values = column.to_pylist()
+            givers = label_givers(self.prepared.data.targets, labels, [str(values[row]) for row in rows])
             self._refuse_labels(out, givers, keep)
+            taken, kept = list(range(len(values))), [True] * len(values)
+            for i, row in enumerate(rows):
+                taken[row], kept[row] = rows[givers[i]], bool(keep[i])
             at = content.schema.get_field_index(label)
-            content = content.set_column(at, content.schema.field(at), column.take(pyarrow.array(givers)))
-            content = content.filter(pyarrow.array(keep.tolist()))
+            content = content.set_column(at, content.schema.field(at), column.take(pyarrow.array(taken)))
+            content = content.filter(pyarrow.array(kept))
             groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
             codec = {"UNCOMPRESSED": "NONE", "LZ4_RAW": "LZ4"}.get(
                 groups[0].column(0).compression, groups[0].column(0).compression
@@ -101,5 +109,5 @@ class TableOrigin:
     def _refuse_labels(self, out: Path, givers: list[int], keep: Tensor) -> None:
         """DataError if the copy could not be read again: too many classes for what is left, or numbers alone."""
         column = self.prepared.table.columns[self.prepared.label]
-        kept = [column[giver] for giver, stays in zip(givers, keep.tolist(), strict=True) if stays]
+        kept = [column[self._rows[giver]] for giver, stays in zip(givers, keep.tolist(), strict=True) if stays]
         class_names(label_names(kept, lambda i: f"{out}, sample {i}"), f"{out}, column {self.prepared.label!r}")

@@ -15,6 +15,11 @@ MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"
 MISSING_LABELS = MISSING - {"none"}
 
 
+def missing_labels(values: Sequence[object]) -> list[int]:
+    """Where there is none."""
+    return [i for i, value in enumerate(values) if _text(value).lower() in MISSING_LABELS]
+
+
 def label_names(values: Sequence[object], place: Callable[[int], str]) -> list[str]:
     """One name per label: whole numbers without zeros around them ("01", 1.0 → "1"), anything else as text.
 
@@ -22,7 +27,7 @@ def label_names(values: Sequence[object], place: Callable[[int], str]) -> list[s
     ones (naming the first).
     """
     texts = [_text(value) for value in values]
-    missing = [i for i, text in enumerate(texts) if text.lower() in MISSING_LABELS]
+    missing = missing_labels(texts)
     gone = set(missing)
     numbers = [None if i in gone else _number(text) for i, text in enumerate(texts)]
     fractions = [i for i, number in enumerate(numbers) if isinstance(number, float)]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.columns import Part, as_number, features_of
-from mirrordescent.lab.data.labels import class_names, class_numbers, label_names
+from mirrordescent.lab.data.labels import class_names, class_numbers, label_names, missing_labels
 from mirrordescent.lab.data.split import divided
 from mirrordescent.lab.data.tablefile import Table, read_table
 from mirrordescent.lab.names import listed, nearest
@@ -27,7 +27,7 @@ LABELS = ("label", "target", "class", "y")
 class PreparedTable:
     """Data, and the way back from them: training sample i is row `rows[i]` of the table, input j is `features[j]`.
 
-    held_out: whether the test samples are others than the training samples.
+    Rows without a label are no samples. held_out: whether the test samples are others than the training samples.
     """
 
     data: Data
@@ -50,26 +50,32 @@ def prepare_table(
 
     Numbers are brought to mean 0 and standard deviation 1; a missing number becomes the median, and another column
     says that it was missing. Text becomes a column of 0 and 1 per level. Left out, with a note: constant columns, row
-    numbers, dates, text that is nearly everywhere different. `Data.mean` and `std` stay None: it has been done.
-    whole: without a test set of its own, every row is trained on (see `divided`).
+    numbers, dates, text that is nearly everywhere different; rows without a label, unless they are most. `Data.mean`
+    and `std` stay None: it has been done. whole: without a test set of its own, every labelled row is trained on (see
+    `divided`).
     Raises DataError, which names the line and the column.
     """
     table = read_table(path)
     label = _label_column(table, label)
-    names = label_names(table.columns[label], lambda i: table.cell(i, label))
+    labelled = _labelled(table, label)
+    names = label_names([table.columns[label][row] for row in labelled], lambda i: table.cell(labelled[i], label))
     classes = class_names(names, f"{path}, column {label!r}")
-    targets = class_numbers(names, classes, table.place)
+    targets = class_numbers(names, classes, lambda i: table.place(labelled[i]))
     notes = [f"label column: {label}"]
+    if gone := sorted(set(range(len(table))) - set(labelled)):
+        lines = listed([f"{table.unit} {table.lines[row]}" for row in gone])
+        notes.append(f"left out, {len(gone):,} {'rows' if len(gone) > 1 else 'row'} without a label: {lines}")
     held_out = test is not None or not whole
     if test is None:
-        rows, test_rows, told = divided(targets, test_share, split_seed, str(path), "rows", whole)
-        test_table, test_targets = table, targets
+        trained, tested, told = divided(targets, test_share, split_seed, str(path), "rows", whole)
+        test_table, test_targets = table, targets[tested]
+        rows, test_rows = (torch.tensor(labelled)[part] for part in (trained, tested))
         notes.append(told)
         single = [name for name, count in Counter(names).items() if count == 1]
         if single:
             notes.append(f"classes with one row, which is in the training set: {listed(sorted(single))}")
     else:
-        rows, test_table = torch.arange(len(table)), read_table(test)
+        trained, rows, test_table = torch.arange(len(labelled)), torch.tensor(labelled), read_table(test)
         test_targets = _test_targets(test_table, label, classes)
         test_rows = torch.arange(len(test_table))
         notes.append(f"test set: {len(test_rows):,} rows of {test.name}")
@@ -79,9 +85,9 @@ def prepare_table(
     data = Data(
         path.name,
         inputs,
-        targets[rows],
-        test_inputs if held_out else inputs[test_rows],
-        test_targets[test_rows],
+        targets[trained],
+        test_inputs if held_out else inputs[tested],
+        test_targets,
         classes=len(classes),
         class_names=classes,
         model="mlp",
@@ -107,6 +113,12 @@ def _label_column(table: Table, label: str | None) -> str:
             f"(--label): {columns}{hint}"
         )
     return found[0]
+
+
+def _labelled(table: Table, label: str) -> list[int]:
+    """The rows that have a label; all of them where most have none, which is told as a mistake then."""
+    gone = set(missing_labels(table.columns[label]))
+    return [row for row in range(len(table)) if len(gone) > len(table) / 2 or row not in gone]
 
 
 def _test_targets(table: Table, label: str, classes: Sequence[str]) -> Tensor:

@@ -114,7 +114,7 @@ def load_whole(source: Source, root: Path | None = None) -> Whole:
     if isinstance(prepared, PreparedTable):
         table = prepared.table
         kind, origin = "table", TableOrigin(prepared, stamp)
-        names = tuple(f"{table.unit} {line}" for line in table.lines)
+        names = tuple(f"{table.unit} {table.lines[row]}" for row in prepared.rows.tolist())
     elif isinstance(prepared, PreparedArrays):
         kind, origin = "arrays", ArraysOrigin(data, prepared, path, stamp, own_test)
         names = _numbered(data)
