@@ -141,6 +141,15 @@ def test_nothing_but_the_label_changes(tmp_path: Path) -> None:
         load_whole(Source(str(path)))
 
 
+def test_spellings_stay_as_they_are(tmp_path: Path) -> None:
+    """A new label is written as most are, and another spelling of the same class is no change."""
+    path, out = tmp_path / "a.csv", tmp_path / "b.csv"
+    lines = [f"{i * i},{'Cat' if i < 9 else 'CAT' if i == 9 else 'dog'}" for i in range(12)]
+    path.write_text("\n".join(["n,label", *lines]) + "\n")
+    assert given_labels(cleaned(path, out, 0, s11="Cat")) == ["Cat"] * 9 + ["dog", "Cat"]
+    assert out.read_text().splitlines() == ["n,label", *lines[1:11], "121,Cat"]
+
+
 def test_rows_without_a_label_stay_as_they_are(tmp_path: Path) -> None:
     pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
     labels = ["x", None, "y", "x", None, "y", "x", "y"]

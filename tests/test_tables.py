@@ -333,5 +333,16 @@ def test_rows_without_a_label_are_no_samples() -> None:
     assert len(table.data) + len(table.data.test_inputs) == 8
     assert not set(table.rows.tolist()) & {4, 5, 10, 11}
     assert [table.data.class_names[i] for i in table.data.targets] == [columns["label"][i] for i in table.rows]
-    without = {name: [cell for i, cell in enumerate(cells) if i % 6 < 4] for name, cells in columns.items()}
+    without: Columns = {name: [cell for i, cell in enumerate(cells) if i % 6 < 4] for name, cells in columns.items()}
     assert torch.equal(table.data.inputs, prepared(without).data.inputs)
+
+
+def test_a_label_in_other_letters_is_the_same_class(tmp_path: Path) -> None:
+    path, test = tmp_path / "a.csv", tmp_path / "t.csv"
+    labels = ["Basic"] * 9 + ["BASIC", "basic"] + ["a"] * 3 + ["A"] * 2
+    path.write_text("n,label\n" + "".join(f"{i * i % 7},{label}\n" for i, label in enumerate(labels)))
+    test.write_text("n,label\n1,basic\n2,A\n")
+    table = prepare_table(path, test=test)
+    assert table.data.class_names == ("A", "Basic", "a")
+    assert [table.data.class_names[i] for i in table.data.test_targets] == ["Basic", "A"]
+    assert "taken as one class: 'BASIC' as 'Basic', 'basic' as 'Basic'" in table.data.notes

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrordescent.lab.data.base import Data, DataError
+from mirrordescent.lab.data.labels import loosely
 from mirrordescent.lab.names import listed, unknown
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _doubts(class_names: Sequence[str]) -> Iterator[str]:
     """What may not be meant so about classes."""
     names: dict[str, list[str]] = {}
     for name in class_names:
-        names.setdefault(" ".join(name.split()).casefold(), []).append(repr(name))
+        names.setdefault(loosely(name), []).append(repr(name))
     twins = [" and ".join(alike) for alike in names.values() if len(alike) > 1]
     if twins:
         yield f"classes whose names differ in case or spaces alone: {listed(twins)}; if they are one, write them alike"

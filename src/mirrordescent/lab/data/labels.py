@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,6 +14,7 @@ from mirrordescent.lab.names import listed
 # What people write into a cell that has no value. "none" is missing from the labels': it is often a class of its own.
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})
 MISSING_LABELS = MISSING - {"none"}
+RARELY = 4  # times as frequent another spelling must be
 
 
 def missing_labels(values: Sequence[object]) -> list[int]:
@@ -44,6 +46,26 @@ def label_names(values: Sequence[object], place: Callable[[int], str]) -> list[s
             "fill it in or remove the sample"
         )
     return [str(number) if isinstance(number, int) else text for number, text in zip(numbers, texts, strict=True)]
+
+
+def spellings(names: Sequence[str]) -> dict[str, str]:
+    """For labels that are another in other letters ("BASIC", "Basic "), what most write.
+
+    Not where a spelling is a quarter as frequent or more: then it may be a class of its own, as of small and capital
+    letters.
+
+    >>> spellings(["Cat"] * 8 + ["cat", "CAT", "dog"])
+    {'cat': 'Cat', 'CAT': 'Cat'}
+    """
+    alike: dict[str, list[tuple[str, int]]] = {}
+    for name, count in Counter(names).most_common():
+        alike.setdefault(loosely(name), []).append((name, count))
+    return {name: ways[0][0] for ways in alike.values() for name, count in ways[1:] if RARELY * count < ways[0][1]}
+
+
+def loosely(name: str) -> str:
+    """A name without case and without the spaces that nobody sees."""
+    return " ".join(name.split()).casefold()
 
 
 def class_names(names: Sequence[str], what: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ What was done is told in `Data.notes`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.columns import Part, as_number, features_of
-from mirrordescent.lab.data.labels import class_names, class_numbers, label_names, missing_labels
+from mirrordescent.lab.data.labels import class_names, class_numbers, label_names, missing_labels, spellings
 from mirrordescent.lab.data.split import divided
 from mirrordescent.lab.data.tablefile import Table, read_table
 from mirrordescent.lab.names import listed, nearest
@@ -59,9 +59,12 @@ def prepare_table(
     label = _label_column(table, label)
     labelled = _labelled(table, label)
     names = label_names([table.columns[label][row] for row in labelled], lambda i: table.cell(labelled[i], label))
+    notes = [f"label column: {label}"]
+    if usual := spellings(names):
+        names = [usual.get(name, name) for name in names]
+        notes.append(f"taken as one class: {listed([f'{name!r} as {main!r}' for name, main in usual.items()])}")
     classes = class_names(names, f"{path}, column {label!r}")
     targets = class_numbers(names, classes, lambda i: table.place(labelled[i]))
-    notes = [f"label column: {label}"]
     if gone := sorted(set(range(len(table))) - set(labelled)):
         lines = listed([f"{table.unit} {table.lines[row]}" for row in gone])
         notes.append(f"left out, {len(gone):,} {'rows' if len(gone) > 1 else 'row'} without a label: {lines}")
@@ -76,7 +79,7 @@ def prepare_table(
             notes.append(f"classes with one row, which is in the training set: {listed(sorted(single))}")
     else:
         trained, rows, test_table = torch.arange(len(labelled)), torch.tensor(labelled), read_table(test)
-        test_targets = _test_targets(test_table, label, classes)
+        test_targets = _test_targets(test_table, label, classes, usual)
         test_rows = torch.arange(len(test_table))
         notes.append(f"test set: {len(test_rows):,} rows of {test.name}")
     # rows that are training rows already are not told of twice
@@ -121,8 +124,8 @@ def _labelled(table: Table, label: str) -> list[int]:
     return [row for row in range(len(table)) if len(gone) > len(table) / 2 or row not in gone]
 
 
-def _test_targets(table: Table, label: str, classes: Sequence[str]) -> Tensor:
+def _test_targets(table: Table, label: str, classes: Sequence[str], usual: Mapping[str, str]) -> Tensor:
     if label not in table.columns:
         raise DataError(f"{table.path} has no column {label!r}, the label of the training set; it has to be there too")
-    names = label_names(table.columns[label], lambda i: table.cell(i, label))
+    names = [usual.get(name, name) for name in label_names(table.columns[label], lambda i: table.cell(i, label))]
     return class_numbers(names, classes, lambda i: table.cell(i, label))
