@@ -165,6 +165,28 @@ def test_one_damaged_file_is_named(folder: Path) -> None:
         prepare_folder(folder)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_few_damaged_files_are_left_out(folder: Path, whole: bool) -> None:
+    for i in range(60):
+        save(folder / "cat" / f"more {i}.png", colour=(4 * i, 4 * i, 0))
+    before = prepare_folder(folder, whole=True)
+    (folder / "cat" / "empty.png").write_bytes(b"")
+    (folder / "dog" / "bad.jpg").write_bytes(b"no image")
+    prepared = prepare_folder(folder, whole=whole)
+    note = next(note for note in prepared.data.notes if "left out" in note)
+    assert f"{folder / 'cat' / 'empty.png'} (it is empty)" in note
+    assert f"{folder / 'dog' / 'bad.jpg'} (its content is no image of a known format)" in note
+    assert len(prepared.data) + (0 if whole else len(prepared.data.test_inputs)) == len(before.data)
+    for file, pixels, target in zip(prepared.files, prepared.data.inputs, prepared.data.targets.tolist(), strict=True):
+        at = before.files.index(file)
+        assert torch.equal(pixels, before.data.inputs[at])
+        assert target == int(before.data.targets[at])
+    (folder / "fish").mkdir()
+    (folder / "fish" / "a.png").write_bytes(b"")
+    with pytest.raises(DataError, match="no image of 'fish' can be read; add some"):
+        prepare_folder(folder, whole=whole)
+
+
 def test_all_damaged_files_are_counted(folder: Path) -> None:
     for i in range(7):
         (folder / "dog" / f"bad {i}.jpg").write_bytes(b"no image")

@@ -27,6 +27,7 @@ IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif
 JUNK = ("thumbs.db", "desktop.ini", "__macosx")
 TESTS = ("test", "val", "valid", "validation")  # the first that is there is the test set
 SMALLEST, LARGEST = 8, 64  # sides of the images that training sees
+FEW = 0.05  # of the files, which may be damaged
 MOST_PIXELS = 50_000_000  # of one file; more is a mistake, or an attack on the memory
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "I;16N")
 
@@ -58,8 +59,8 @@ def prepare_folder(
     Its sub-folders are the classes; or it holds train/ with them, and perhaps test/ or val/. Images are turned as
     their EXIF says, laid on white where they are transparent, resized to a shorter side of `size` and cut to its
     square from the centre. size: without it, the median shorter side, but between 8 and 64.
-    whole: without a test set of its own, every image is trained on (see `divided`).
-    Raises DataError, which names the folder or up to five of the files in question.
+    whole: without a test set of its own, every image is trained on (see `divided`). A few files that cannot be read are
+    left out, with a note. Raises DataError, which names the folder or up to five of the files in question.
     """
     root, own_test, notes = _parts(path)
     if own_test is not None and test is not None:
@@ -80,7 +81,17 @@ def prepare_folder(
         everything = files + test_files
         train, held_out = list(range(len(files))), list(range(len(files), len(everything)))
         notes.append(f"test set: {len(test_files):,} images of {test.name}/")
-    images, told = _read(everything, train, size, path)
+    images, broken, told = _read(everything, train, size, path)
+    if broken:
+        _refuse_many(broken, len(everything))
+        whole_ones = [[at for at, i in enumerate(part) if everything[i] not in broken] for part in (train, held_out)]
+        train, held_out = ([part[at] for at in kept] for part, kept in zip((train, held_out), whole_ones, strict=True))
+        targets, test_targets = targets[whole_ones[0]], test_targets[whole_ones[1]]
+        if lost := set(range(len(classes))) - set(targets.tolist()):
+            raise DataError(
+                f"{root}: no image of {listed([repr(classes[c]) for c in sorted(lost)])} can be read; add some"
+            )
+        notes.append(f"left out, cannot be read as images: {listed(_told(broken))}")
     mean, std = channel_statistics(images[train])
     data = Data(
         path.absolute().name,
@@ -156,8 +167,10 @@ def _junk(name: str) -> bool:
     return name.startswith(".") or name.lower() in JUNK
 
 
-def _read(files: Sequence[Path], train: Sequence[int], size: int | None, path: Path) -> tuple[Tensor, str]:
-    """All images, (n, channels, side, side) in uint8, and a note on them; DataError that names every kind of damage."""
+def _read(
+    files: Sequence[Path], train: Sequence[int], size: int | None, path: Path
+) -> tuple[Tensor, dict[Path, str], str]:
+    """All images, (n, channels, side, side) in uint8; files that cannot be read, and why; and a note on the others."""
     try:
         from PIL import Image
     except ImportError:
@@ -179,10 +192,14 @@ def _read(files: Sequence[Path], train: Sequence[int], size: int | None, path: P
             pixels[i] = (
                 torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8).view(side, side, -1).permute(2, 0, 1)
             )
-    if broken:
-        raise DataError(_complaint(broken))
     kind = "grey" if grey else "RGB"
-    return pixels, f"images resized to {side}×{side}, {kind}"
+    return pixels, broken, f"images resized to {side}×{side}, {kind}"
+
+
+def _refuse_many(broken: dict[Path, str], files: int) -> None:
+    """A few files that cannot be read are left out; more are a mistake."""
+    if len(broken) > FEW * files:
+        raise DataError(_complaint(broken))
 
 
 @contextmanager
@@ -212,8 +229,11 @@ def _complaint(broken: dict[Path, str]) -> str:
     if len(broken) == 1:
         ((file, reason),) = broken.items()
         return f"{file} cannot be read as an image: {reason}; remove or replace it"
-    told = [f"{file} ({reason})" for file, reason in sorted(broken.items())]
-    return f"{len(broken):,} files cannot be read as images: {listed(told)}; remove or replace them"
+    return f"{len(broken):,} files cannot be read as images: {listed(_told(broken))}; remove or replace them"
+
+
+def _told(broken: dict[Path, str]) -> list[str]:
+    return [f"{file} ({reason})" for file, reason in sorted(broken.items())]
 
 
 def _fitted(image: Image.Image, mode: str, side: int) -> Image.Image:
