@@ -78,6 +78,19 @@ def test_filter_sort_decide_by_key_and_read_back(browser: Browser, tmp_path: Pat
 
 
 @needs_chromium
+def test_what_is_in_a_row_is_found(browser: Browser, tmp_path: Path) -> None:
+    cells = [(("town", "Oslo" if i == 5 else "Graz"),) for i in range(8)]
+    held = findings(shown=[Shown(i, f"row {i}", cells=cells[i]) for i in range(8)])
+    write_audit_page(held, tmp_path / "audit.html")
+    browser.open(tmp_path / "audit.html")
+    browser.press("/", *"oSLo")
+    assert browser.listed() == [5]
+    browser.press("Escape")
+    browser.click("[name=view][value=rows]")
+    assert browser.listed() == [5]  # of the other rows the page knows the names alone
+
+
+@needs_chromium
 def test_all_samples_as_a_list_and_all_at_once(browser: Browser, tmp_path: Path) -> None:
     held = findings(250, pictures=False)
     write_audit_page(held, tmp_path / "audit.html")

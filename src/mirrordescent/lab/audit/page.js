@@ -81,7 +81,13 @@ function fits() {
     (suggested === "" || data.suggested[index] === Number(suggested)) &&
     (!$("flagged").checked || flagged.has(index)) &&
     (!$("undecided").checked || !decisions.has(index)) &&
-    (text === "" || data.names[index].toLowerCase().includes(text));
+    (text === "" || holds(index, text));
+}
+
+// In its name, or in its row where the page has it.
+function holds(index, text) {
+  const values = (shown.get(index)?.cells ?? []).map(([, value]) => value);
+  return [data.names[index], ...values].some((value) => value.toLowerCase().includes(text));
 }
 
 const view = () => document.querySelector("[name=view]:checked").value;
