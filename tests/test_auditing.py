@@ -144,3 +144,22 @@ def test_a_run_without_rmd_is_audited_by_its_trace(tmp_path: Path) -> None:
     found = md.audit(train(Run(algorithm="sgd", corruption=0.2, epochs=3), Keeping(tmp_path)))
     assert found.z is None
     assert found.margins is not None
+
+
+@pytest.mark.parametrize(("members", "flagged"), [(4, False), (5, True)])
+def test_nothing_is_flagged_in_a_class_of_four(members: int, flagged: bool) -> None:
+    labels = torch.tensor([0] * 40 + [1] * 40 + [2] * members)
+    p = torch.eye(3)[[0] * 40 + [1] * 40 + [0] * members] * 0.9 + 1 / 30
+    trace = md.Trace(len(labels), 3)
+    trace(p.log(), labels, torch.arange(len(labels)))
+    found = md.audit(trace, labels).with_share(0.2)
+    assert bool((found.wrong[-members:] > 0.5).all())
+    assert found.issue[-members:].tolist() == [flagged] * members
+
+
+def test_a_file_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(RunError, match=r"a\.csv is a file, not the folder of a run; `rmd audit .*a\.csv` audits"):
+        md.audit(tmp_path / "a.csv")
+    with pytest.raises(TypeError, match="data are audited by `rmd audit`, or by the trace"):
+        md.audit([[1.0]], [0])  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrordescent.lab.data.numbers import plain_numbers
+from mirrordescent.lab.data.numbers import SIGNS, is_number, reading
 
 VALUES = st.lists(st.integers(-(10**9), 10**9).map(lambda cents: cents / 100), min_size=1, max_size=20)
 
@@ -15,24 +15,46 @@ def grouped(value: float, *, comma: str, point: str) -> str:
     return f"{value:,.2f}".translate({ord(","): comma, ord("."): point})
 
 
+def read(cells: list[str], *, semicolons: bool = False) -> list[str]:
+    how = reading(cells, semicolons=semicolons)
+    return cells if how is None else [how.plain(cell) for cell in cells]
+
+
+def told(cells: list[str], *, semicolons: bool = False) -> tuple[str, ...]:
+    how = reading(cells, semicolons=semicolons)
+    return () if how is None else how.told
+
+
 @given(VALUES, st.booleans())
 def test_separators_of_thousands(values: list[float], semicolons: bool) -> None:
     cells = [grouped(value, comma=",", point=".") for value in values]
-    read, told = plain_numbers(cells, semicolons=semicolons)
-    assert [float(cell or "nan") for cell in read] == values
-    assert ("thousands" in told) == any("," in cell for cell in cells)
+    assert [float(cell) for cell in read(cells, semicolons=semicolons)] == values
+    assert ("commas taken as separators of thousands" in told(cells, semicolons=semicolons)) == any(
+        "," in cell for cell in cells
+    )
 
 
 @given(VALUES, st.booleans())
 def test_decimal_commas(values: list[float], semicolons: bool) -> None:
-    """Two digits after a comma are no thousands, whatever separates the cells."""
-    read, told = plain_numbers([grouped(value, comma=".", point=",") for value in values], semicolons=semicolons)
-    assert [float(cell or "nan") for cell in read] == values
-    assert not told
+    """Two digits after a comma are no thousands, whatever separates the cells; where that is odd it is told."""
+    cells = [grouped(value, comma=".", point=",") for value in values]
+    assert [float(cell) for cell in read(cells, semicolons=semicolons)] == values
+    assert told(cells, semicolons=semicolons) == (() if semicolons else ("commas taken as decimal points",))
+
+
+@given(VALUES, st.sampled_from([*SIGNS, "€ ", "$\u00a0"]), st.sampled_from(["before", "behind", "after the minus"]))
+def test_signs(values: list[float], sign: str, place: str) -> None:
+    ways = {"before": "{0}{1}", "behind": "{1}{0}", "after the minus": "{2}{0}{3}"}
+    cells = [
+        ways[place].format(sign if place != "behind" else sign[::-1], f"{v:,.2f}", "-" * (v < 0), f"{abs(v):,.2f}")
+        for v in values
+    ]
+    assert [float(cell) for cell in read(cells)] == values
+    assert f"numbers without their signs ({sign.strip()})" in told(cells)
 
 
 @pytest.mark.parametrize(
-    ("cells", "semicolons", "read"),
+    ("cells", "semicolons", "plain"),
     [
         (["1,234", "2,500"], False, ["1234", "2500"]),
         (["1,234", "2,500"], True, ["1.234", "2.500"]),
@@ -40,23 +62,40 @@ def test_decimal_commas(values: list[float], semicolons: bool) -> None:
         (["1,234", "2,500", "9800"], True, ["1.234", "2.500", "9800"]),
         (["0,234", "2,500", "980"], False, ["0.234", "2.500", "980"]),  # no group of thousands begins with 0
         (["1,234,567", "1,234"], True, ["1234567", "1234"]),
+        ([*["1,234.5"] * 20, "1,5"], False, [*["1234.5"] * 20, "1,5"]),  # what most are; the rest stays
+        ([*["7,25"] * 20, "1,234.5"], False, [*["7.25"] * 20, "1,234.5"]),
         (["1.234", "1.234.567,5"], True, ["1234", "1234567.5"]),
-        (["$1,234.50", "€ 7", "12 %"], False, ["1234.50", "7", "12"]),
+        (["1.234", "12.500", "980"], True, ["1234", "12500", "980"]),
+        (["1.234", "12.500", "980"], False, ["1.234", "12.500", "980"]),
+        (["1.234", "0.052", "980"], True, ["1.234", "0.052", "980"]),
+        (["1.234", "1.234.567"], True, ["1234", "1234567"]),
+        (["12 500", "1\u00a0234,5", "7"], True, ["12500", "1234.5", "7"]),
+        (["(1,234)", "(5)", "7,000"], False, ["-1234", "-5", "7000"]),
+        (["$1,234.50", "€ 7", "12 %", "-£3", "¥4"], False, ["1234.50", "7", "12", "-3", "4"]),
         (["1,5", "unknown", *["2,5"] * 9], True, ["1.5", "unknown", *["2.5"] * 9]),
-        (["1,234", "n/a", None], False, ["1234", "n/a", None]),
+        (["1,234", "n/a"], False, ["1234", "n/a"]),
+        (["1,5"] * 8 + ["Graz", "Oslo"], True, ["1,5"] * 8 + ["Graz", "Oslo"]),  # a fifth are words: no numbers
+        (["1 2", "3 4"], False, ["1 2", "3 4"]),
+        (["192.168.100.200", "10.0.0.1"], True, ["192.168.100.200", "10.0.0.1"]),
     ],
 )
-def test_what_a_comma_means(cells: list[str | None], semicolons: bool, read: list[str | None]) -> None:
-    assert plain_numbers(cells, semicolons=semicolons)[0] == read
+def test_what_a_comma_means(cells: list[str], semicolons: bool, plain: list[str]) -> None:
+    assert read(cells, semicolons=semicolons) == plain
 
 
-@given(st.lists(st.none() | st.text(), max_size=8), st.booleans())
-def test_anything_else_stays_as_it_is(cells: list[str | None], semicolons: bool) -> None:
-    read, _ = plain_numbers([*cells, *["Paris, 75", "50 % wool", "1,2,3", "a"] * 20], semicolons=semicolons)
-    assert read[: len(cells)] == cells
+@given(st.lists(st.text(), max_size=4), st.booleans())
+def test_a_cell_among_numbers_is_a_number_or_stays(cells: list[str], semicolons: bool) -> None:
+    column = [*cells, *["1,25", "7,5"] * 30]
+    found = read(column, semicolons=semicolons)
+    assert found[len(cells) :] == ["1.25", "7.5"] * 30
+    for cell, plain in zip(cells, found, strict=False):
+        assert plain == cell or is_number(plain)
+        assert any(letter.isdigit() for letter in cell) or plain == cell
 
 
-def test_an_ambiguous_comma_is_told() -> None:
-    assert "could separate thousands" in plain_numbers(["1,234"], semicolons=True)[1]
-    assert plain_numbers(["1,5", "1,234"], semicolons=True)[1] == ""
-    assert plain_numbers(["5%", "7%"], semicolons=False)[1] == "numbers without their signs (%)"
+def test_what_could_be_wrong_is_told() -> None:
+    assert told(["1,234"], semicolons=True) == ("commas taken as decimal points",)
+    assert told(["1,5", "1,234"], semicolons=True) == ()
+    assert told(["1.234", "980"], semicolons=True) == ("points taken as separators of thousands",)
+    assert told(["$1,234", "€5"]) == ("commas taken as separators of thousands", "numbers without their signs ($ €)")
+    assert reading(["1.5", "-2e3", "none"], semicolons=False) is None

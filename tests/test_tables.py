@@ -317,19 +317,45 @@ def test_a_word_for_nothing_is_no_level() -> None:
     assert not {"colour=NA", "colour=?"} & set(found)
 
 
-def test_thousands_are_told_of(tmp_path: Path) -> None:
-    lines = ["a;label", *[f"{1 + i % 9},{100 + i};{'yes' if i % 2 else 'no'}" for i in range(40)], "7;no"]
-    path = tmp_path / "a.csv"
-    path.write_text("\n".join(lines))
-    table = prepare_table(path)
+def test_a_test_set_is_read_as_the_training_set_is(tmp_path: Path) -> None:
+    """What a comma means, long tails, labels in other letters and rows without one."""
+    draw = Random(0)
+    values = [round(math.exp(draw.gauss(6, 2))) for _ in range(200)]
+    lines = [f"{value:,};{'Yes' if i % 2 else 'no'}" for i, value in enumerate(values)]
+    path, test = tmp_path / "a.csv", tmp_path / "t.csv"
+    path.write_text("\n".join(["a;label", *lines]))
+    large = [i for i, value in enumerate(values) if 1000 <= value < 1_000_000]
+    test.write_text("\n".join(["a;label", *[lines[i].replace("Yes", "yes") for i in large], "5;"]))
+    table = prepare_table(path, test=test)
     assert "commas taken as separators of thousands: a" in table.data.notes
-    assert table.table.columns["a"][:2] == ["1100", "2101"]
+    assert "numbers with long tails on a logarithmic scale: a" in table.data.notes
+    assert f"left out of t.csv, 1 row without a label: line {len(large) + 2}" in table.data.notes
+    assert torch.equal(table.data.inputs[large], table.data.test_inputs)
+    assert torch.equal(table.data.targets[large], table.data.test_targets)
+    assert table.table.columns["a"][large[0]] == f"{values[large[0]]:,}"  # as it was written
+
+
+def test_labels_are_as_they_are_written() -> None:
+    for labels in (["0", "1", "1,0"], ["5%", "$5", "10%"], ["1", "2", "1,2"]):
+        columns: Columns = {"a": [i * i % 7 for i in range(12)], "label": labels * 4}
+        assert set(prepared(columns).data.class_names) == set(labels)
+
+
+def test_few_values_beside_many_zeros() -> None:
+    draw = Random(0)
+    values = [math.exp(draw.gauss(0, 1.5)) if draw.random() < 0.2 else 0.0 for _ in range(800)]
+    columns: Columns = {"a": values, "label": ["x", "y"] * 400}
+    table = prepared(columns)
+    assert "numbers with long tails on a logarithmic scale: a" in table.data.notes
+    assert max(by_name(table)["a"]) < 8  # 17 in standard units
+    small: Columns = {"a": values[:49] + [0.0] * 11, "label": ["x", "y"] * 30}
+    assert not any("long tails" in note for note in prepared(small).data.notes)
 
 
 def test_rows_without_a_label_are_no_samples() -> None:
     columns: Columns = {"a": [i * i % 7 for i in range(12)], "label": ["x", "y", "x", "y", None, "n/a"] * 2}
     table = prepared(columns)
-    assert "left out, 4 rows without a label: line 6, line 7, line 12, line 13" in table.data.notes
+    assert "left out of a.csv, 4 rows without a label: line 6, line 7, line 12, line 13" in table.data.notes
     assert len(table.data) + len(table.data.test_inputs) == 8
     assert not set(table.rows.tolist()) & {4, 5, 10, 11}
     assert [table.data.class_names[i] for i in table.data.targets] == [columns["label"][i] for i in table.rows]

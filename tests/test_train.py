@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import multiprocessing
@@ -18,11 +19,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import mirrordescent as md
 from mirrordescent.lab.data import Data
-from mirrordescent.lab.evaluation import COLUMNS, auroc
+from mirrordescent.lab.evaluation import COLUMNS, auroc, beyond_chance
 from mirrordescent.lab.job import Job, given_labels
 from mirrordescent.lab.loop import Keeping, Progress, rule_for
 from mirrordescent.lab.models import build
@@ -170,6 +173,22 @@ def test_the_metrics_are_what_they_say(tmp_path: Path) -> None:
     assert record.data["wrong"] == int(wrong.sum())
     assert sum(record.histograms["z_wrong"]["counts"]) == int(wrong.sum())
     assert sum(record.histograms["weights"]["counts"]) == record.parameters == len(weights)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=6))
+@settings(max_examples=50, deadline=None)
+def test_agreement_beyond_chance_has_mean_0_and_deviation_1_over_all_orders(pairs: list[tuple[int, int]]) -> None:
+    taken, labels = (torch.tensor(column) for column in zip(*pairs, strict=True))
+    orders = [torch.tensor(order) for order in itertools.permutations(labels.tolist())]
+    found = [beyond_chance(taken, order) for order in orders]
+    if len(labels.unique()) == 1:
+        assert set(found) == {None}
+        return
+    values = torch.tensor([value for value in found if value is not None], dtype=torch.float64)
+    assert len(values) == len(found)
+    assert float(values.mean()) == pytest.approx(0, abs=1e-9)
+    agreements = {int((taken == order).sum()) for order in orders}
+    assert float(values.std(correction=0)) == pytest.approx(1 if len(agreements) > 1 else 0, abs=1e-9)
 
 
 def test_auroc_counts_ties_as_half() -> None:

@@ -183,7 +183,8 @@ def clean(
     if choice is None or not cleaning.no_compare:
         with Watching(console(), total=1, name="training") as watch:
             audited = audit_whole(whole, asked, keeping, place, watch=watch)
-            choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
+            if choice is None:
+                choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
             if not cleaning.no_compare:
                 outcomes = lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
     written = whole.write(out, choice.keep, choice.labels)

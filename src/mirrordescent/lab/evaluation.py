@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -90,6 +92,25 @@ def objective(job: Job, row: Row) -> float:
 def share(hits: Tensor) -> float | None:
     """The share of hits; None of nothing."""
     return float(hits.double().mean()) if len(hits) else None
+
+
+def beyond_chance(taken: Tensor, given: Tensor) -> float | None:
+    """By how many standard deviations more predictions are the given label than if those were shuffled.
+
+    0 for one prediction for all; None where all labels are the same, and shuffling them changes nothing.
+
+    >>> f"{beyond_chance(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 1, 1])):.3f}"
+    '1.732'
+    """
+    n, classes = len(given), int(max(taken.max(), given.max())) + 1
+    a, b = (torch.bincount(labels, minlength=classes).double() / n for labels in (taken, given))
+    if n < 2 or float(b.max()) == 1:
+        return None
+    # the variance of a sum over a random permutation (Hoeffding 1951)
+    off = torch.eye(classes, dtype=torch.float64) - a[None, :] - b[:, None] + (a * b).sum()
+    variance = n * n * float((a[:, None] * b[None, :] * off.square()).sum()) / (n - 1)
+    more = float((taken == given).sum()) - n * float((a * b).sum())
+    return more / math.sqrt(variance) if variance > 1e-9 else 0.0
 
 
 def auroc(score: Tensor, positive: Tensor) -> float | None:

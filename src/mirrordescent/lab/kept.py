@@ -17,7 +17,7 @@ from mirrordescent.lab.runs import Run
 from mirrordescent.trace import Trace
 
 CHECK = "check.json"
-LEARNT = 0.9  # of a guess's mistakes: a network that makes more has learnt nothing
+LEARNT = 2.5  # standard deviations
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,19 @@ class Check:
     """What a network says about labels that it was not trained on.
 
     contradicted: the share of labels for which it predicts something else. wrong: the share that is wrong, by how sure
-    it was. before: the share by the audit's own network. guessed: the share that would be contradicted by whoever names
-    the most frequent class every time.
+    it was. before: the share by the audit's own network. beyond_chance: by how many standard deviations it agrees with
+    more labels than if they were shuffled; None where that cannot be told.
     """
 
     contradicted: float
     wrong: float
     before: float
-    guessed: float
+    beyond_chance: float | None = None
 
     @property
     def in_vain(self) -> bool:
-        """Whether the network has learnt next to nothing: all that is not of the largest class is suspicious then."""
-        return self.contradicted > LEARNT * self.guessed
+        """Whether the network has learnt nothing: all that is not of the largest class is suspicious then."""
+        return self.beyond_chance is not None and self.beyond_chance < LEARNT
 
     def keep(self, folder: Path) -> None:
         """Write it into the folder of the run that was checked."""
@@ -99,6 +99,6 @@ def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) ->
 def _folder(source: Record | Run | Path) -> Path:
     if isinstance(source, Run):
         root = Keeping().root
-        audits = sorted((root / AUDITS).glob(f"*/{source.id}"), key=lambda path: path.stat().st_mtime)
-        return audits[-1] if audits and not (root / source.id).exists() else root / source.id
+        audits = max((root / AUDITS).glob(f"*/{source.id}"), key=lambda path: path.stat().st_mtime, default=None)
+        return root / source.id if audits is None or (root / source.id).exists() else audits
     return source.folder if isinstance(source, Record) else source

@@ -15,7 +15,7 @@ from mirrordescent.lab.data import Data, DataError, Source
 from mirrordescent.lab.data.split import split
 from mirrordescent.lab.data.whole import Whole, load_whole
 from mirrordescent.lab.engine import all_trained
-from mirrordescent.lab.evaluation import predict
+from mirrordescent.lab.evaluation import beyond_chance, predict
 from mirrordescent.lab.job import Job, given_labels
 from mirrordescent.lab.kept import Check, audit_alone, forget_check
 from mirrordescent.lab.loop import Keeping, Progress, Watch
@@ -161,9 +161,9 @@ def _second(run: Run, data: Data, keeping: Keeping) -> Work | None:
 def _check(second: Record, part: Data, found: md.Audit, place: Place) -> Check:
     """What the second network says about labels that it has not seen."""
     probabilities, given = outputs_of(second, part, place).double().softmax(1).cpu(), part.test_targets
-    contradicted = float((probabilities.argmax(1) != given).double().mean())
-    guessed = float((part.targets.mode().values != given).double().mean())
-    return Check(contradicted, share_wrong(probabilities, given), found.noise, guessed)
+    taken = probabilities.argmax(1)
+    contradicted = float((taken != given).double().mean())
+    return Check(contradicted, share_wrong(probabilities, given), found.noise, beyond_chance(taken, given))
 
 
 def outputs_of(record: Record, data: Data, place: Place) -> Tensor:

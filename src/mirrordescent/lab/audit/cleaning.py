@@ -103,17 +103,11 @@ def person(whole: Whole, cleaning: Cleaning, given: Tensor) -> Choice | None:
 def clean(
     audited: Audited, asked: Asked, cleaning: Cleaning, keeping: Keeping, place: Place, *, watch: Watch | None = None
 ) -> Choice:
-    """What stays of the audited labels, by the person's decisions or by the audit.
-
-    Raises DataError for an audit that has found nothing to go by.
-    """
-    choice = person(audited.whole, cleaning, audited.found.given)
-    if choice is not None:
-        return choice
+    """What stays of the audited labels. Raises DataError for an audit that has found nothing to go by."""
     if audited.check is not None and audited.check.in_vain:
         raise DataError(
-            f"{audited.whole.data.name}: a network hardly tells the classes apart better than by naming the most "
-            "frequent one, so nothing can be cleaned by it; --decisions takes what you decide yourself"
+            f"{audited.whole.data.name}: a network tells the classes apart no better than chance, so nothing can be "
+            "cleaned by it; --decisions takes what you decide yourself"
         )
     return in_rounds(audited, audited.found, audited.whole.data, asked, cleaning, keeping, place, watch)
 

@@ -21,8 +21,8 @@ SHOWN = 1000  # samples with their picture or row on the page
 BINS = 60
 SMALL = 500  # samples, below which numbers are rough
 IN_VAIN = (
-    "The second network is hardly better than naming the most frequent class every time: it has found nothing in these "
-    "data by which to tell the classes apart. What is flagged says nothing then."
+    "The second network agrees with no more labels than by chance: it has found nothing in these data by which to tell "
+    "the classes apart. What is flagged says nothing then."
 )
 FAR = 0.1  # between the estimate and what a network contradicts that was not trained on the labels
 
@@ -53,7 +53,7 @@ def sentences(audited: Audited) -> tuple[str, ...]:
     flagged = int(found.issue.sum())
     told = [
         f"About {100 * found.noise:.1f} % of the {n:,} labels are estimated to be wrong; {flagged:,} "
-        f"{'is' if flagged == 1 else 'are'} more likely wrong than right, and flagged.",
+        f"{'is' if flagged == 1 else 'are'} flagged as more likely wrong than right.",
         *_bounded(found.noise, audited.check),
         *([f"There is no second opinion: {audited.unchecked}."] if audited.unchecked else []),
         "The estimate comes from what a network predicted for each sample while it was trained and kept from learning "
@@ -65,7 +65,9 @@ def sentences(audited: Audited) -> tuple[str, ...]:
         told.append(f"With only {n:,} samples the numbers are rough.")
     members = torch.bincount(found.given, minlength=len(audited.whole.class_names)).tolist()
     if rare := [name for name, m in zip(audited.whole.class_names, members, strict=True) if 0 < m < RARE]:
-        told.append(f"Classes with fewer than {RARE} samples cannot be judged, and are not flagged: {listed(rare)}.")
+        told.append(
+            f"Nothing is flagged in classes with fewer than {RARE} samples, whatever its score: {listed(rare)}."
+        )
     if audited.changed is not None:
         told.append(_on_purpose(found.score, found.issue, audited.changed))
     return tuple(told)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mirrordescent.lab.data.base import DataError
 from mirrordescent.lab.data.cleaned import Stamp, label_givers
-from mirrordescent.lab.data.labels import class_names, label_names
+from mirrordescent.lab.data.labels import class_names, label_names, spellings
 from mirrordescent.lab.data.tables import PreparedTable
 from mirrordescent.lab.data.textfile import BOM, Records, read_records, span_of_cell
 from mirrordescent.lab.files import written
@@ -110,4 +110,6 @@ class TableOrigin:
         """DataError if the copy could not be read again: too many classes for what is left, or numbers alone."""
         column = self.prepared.table.columns[self.prepared.label]
         kept = [column[self._rows[giver]] for giver, stays in zip(givers, keep.tolist(), strict=True) if stays]
-        class_names(label_names(kept, lambda i: f"{out}, sample {i}"), f"{out}, column {self.prepared.label!r}")
+        names = label_names(kept, lambda i: f"{out}, sample {i}")
+        usual = spellings(names)
+        class_names([usual.get(name, name) for name in names], f"{out}, column {self.prepared.label!r}")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mirrordescent.lab.data.base import DataError
 from mirrordescent.lab.data.labels import MISSING, MISSING_LABELS
-from mirrordescent.lab.data.numbers import NEARLY_ALL
+from mirrordescent.lab.data.numbers import NEARLY_ALL, Reading, is_number, reading
 from mirrordescent.lab.data.tablefile import Cell, Table
 from mirrordescent.lab.names import listed
 
@@ -66,16 +66,21 @@ def features_of(train: Part, test: Part, label: str, notes: list[str]) -> tuple[
     for name in train.table.columns:
         if name == label:
             continue
-        kind = _kind(train.cells(name), train.rows)
+        cells = train.cells(name)
+        how = reading([cell for cell in cells if isinstance(cell, str)], semicolons=train.table.semicolons)
+        cells = _plain(cells, how)
+        kind = _kind(cells, train.rows)
         if kind not in ("numbers", "text"):
             told.setdefault(f"left out, {kind}", []).append(name)
             continue
+        others = _plain(test.cells(name), how)  # as in training, so in the test set
         if kind == "numbers":
-            if name in train.table.read:
-                told.setdefault(train.table.read[name], []).append(name)
-            blocks.append(_number_block(name, train, test, notes, told))
+            for what in () if how is None else how.told:
+                told.setdefault(what, []).append(name)
+            values, test_values = _numbers(name, train, cells, notes), _numbers(name, test, others, notes)
+            blocks.append(_number_block(name, values, test_values, told))
         else:
-            blocks.append(_text_block(name, train.cells(name), test.cells(name)))
+            blocks.append(_text_block(name, cells, others))
         what, which = blocks[-1].note
         if what:
             told.setdefault(what, []).append(which)
@@ -88,6 +93,10 @@ def features_of(train: Part, test: Part, label: str, notes: list[str]) -> tuple[
         raise DataError(f"{train.table.path}: no column is left to learn from ({reasons})")
     names = tuple(name for block in blocks for name in block.names)
     return names, torch.cat([b.train for b in blocks], dim=1), torch.cat([b.test for b in blocks], dim=1)
+
+
+def _plain(cells: list[Cell], how: Reading | None) -> list[Cell]:
+    return cells if how is None else [how.plain(cell) if isinstance(cell, str) else cell for cell in cells]
 
 
 def _kind(cells: list[Cell], rows: list[int]) -> str:
@@ -114,8 +123,7 @@ def _kind_of_numbers(numbers: list[float | None], rows: list[int]) -> str:
     return "row numbers" if counts_up and len(rows) >= 10 else "numbers"
 
 
-def _number_block(name: str, train: Part, test: Part, notes: list[str], told: dict[str, list[str]]) -> _Block:
-    values, test_values = _numbers(name, train, notes), _numbers(name, test, notes)
+def _number_block(name: str, values: Tensor, test_values: Tensor, told: dict[str, list[str]]) -> _Block:
     if (tails := _tails(values)) is not None:
         values, test_values = tails(values), tails(test_values)
         told.setdefault("numbers with long tails on a logarithmic scale", []).append(name)
@@ -134,9 +142,8 @@ def _number_block(name: str, train: Part, test: Part, notes: list[str], told: di
     return _Block(names, torch.cat(blocks, dim=1), torch.cat(test_blocks, dim=1), note)
 
 
-def _numbers(name: str, part: Part, notes: list[str]) -> Tensor:
+def _numbers(name: str, part: Part, cells: list[Cell], notes: list[str]) -> Tensor:
     """A column's numbers, (n,) in float64, NaN where there is none; DataError for an infinite one."""
-    cells = part.cells(name)
     numbers = [as_number(cell) for cell in cells]
     for i, number in enumerate(numbers):
         if number is not None and math.isinf(number):
@@ -152,8 +159,8 @@ def _numbers(name: str, part: Part, notes: list[str]) -> Tensor:
 def _tails(values: Tensor) -> Callable[[Tensor], Tensor] | None:
     """What draws in the tails of numbers that have long ones; None for others.
 
-    In units of the middle half of the numbers, it is linear there and a logarithm far from there: a few large values
-    would otherwise leave the others no room.
+    In units of the middle half of the numbers (of those that differ, where most are the same), it is linear there and a
+    logarithm far from there: a few large values would otherwise leave the others no room.
     """
     present = values[~values.isnan()]
     if len(present) < ENOUGH or not present.any():
@@ -161,8 +168,11 @@ def _tails(values: Tensor) -> Callable[[Tensor], Tensor] | None:
     scale = present.abs().amax()  # squares of 1e300 are none
     ordered = (present / scale).sort().values
     low, middle, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.25, 0.5, 0.75))
-    spread = (high - low) / NORMAL
-    if not float(ordered.std(correction=0)) > LONG * float(spread) > 0:
+    off, spread = ordered - middle, (high - low) / NORMAL
+    if not spread > 0:  # most are the same, such as 0
+        off = off[off != 0]
+        spread = off.abs().median() if len(off) >= ENOUGH else spread
+    if not float(off.std(correction=0)) > LONG * float(spread) > 0:
         return None
     return lambda values: ((values / scale - middle) / spread).asinh()
 
@@ -188,15 +198,12 @@ def as_number(cell: Cell) -> float | None:
     """A cell's number: NaN for none given, None for text. Truth values count as 0 and 1."""
     if cell is None:
         return math.nan
+    if isinstance(cell, str) and not is_number(cell):
+        return math.nan if cell.lower() in MISSING else WORDS.get(cell.lower())
     try:
-        number = float(cell)
+        return float(cell)
     except OverflowError:
         return math.inf
-    except ValueError:
-        word = str(cell).lower()
-        return math.nan if word in MISSING else WORDS.get(word)
-    # Python reads 1_000 as a number, people do not
-    return None if isinstance(cell, str) and "_" in cell else number
 
 
 def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:

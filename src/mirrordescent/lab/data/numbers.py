@@ -4,46 +4,91 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from mirrordescent.lab.data.labels import MISSING
 
 SIGNS = "$€£¥%"
+SPACES = " \u00a0\u202f"  # the last two keep a number on one line
+ODD = re.compile(f"[,({SIGNS}{SPACES[1:]}]|\\d \\d")  # what Python does not read as part of a number
+AROUND = re.compile(f"[{SIGNS}{SPACES}]")
+SPACED = re.compile(f"\\d{{1,3}}(?:[{SPACES}]\\d{{3}})+(?!\\d)")
 # 1,234 1,234,567.8 · 1,5 1.234,5 · 1.234 1.234.567; of 1,234 alone nobody can say which it is
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
 DECIMAL = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+),\d+")
-DOTTED = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
+POINTS = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
 NEARLY_ALL = 0.9  # a column of numbers may hold a few cells that are none ("unknown")
 
 Commas = Literal["thousands", "decimals"]
 
 
-def plain_numbers(cells: Sequence[str | None], *, semicolons: bool) -> tuple[list[str | None], str]:
-    """The cells of a column as Python writes numbers, where they are numbers that it does not read; else as they are.
+@dataclass(frozen=True)
+class Reading:
+    """How the numbers of a column are written.
 
-    semicolons: whether those separate the cells of the file, as where 1,5 is a number. The second is what was done, if
-    a person should know: a comma may mean two things.
-
-    >>> plain_numbers(["1,250", "$ 980.5", None, "12,000"], semicolons=False)[0]
-    ['1250', '980.5', None, '12000']
-    >>> plain_numbers(["1,25", "1.980,5"], semicolons=True)[0]
-    ['1.25', '1980.5']
+    commas: what they mean, if there are any. points: whether they separate thousands. told: what a person should know,
+    since it could be wrong.
     """
-    present = [cell for cell in cells if cell is not None and cell.lower() not in MISSING]
+
+    commas: Commas | None
+    points: bool
+    told: tuple[str, ...]
+
+    def plain(self, cell: str) -> str:
+        """A number as Python writes it; anything else as it is."""
+        text = _bare(cell)
+        if self.commas == "thousands" and THOUSANDS.fullmatch(text):
+            text = text.replace(",", "")
+        elif self.commas == "decimals" and DECIMAL.fullmatch(text):
+            text = text.replace(".", "").replace(",", ".")
+        elif self.points and POINTS.fullmatch(text):
+            text = text.replace(".", "")
+        return text if is_number(text) else cell
+
+
+def reading(cells: Sequence[str], *, semicolons: bool) -> Reading | None:
+    """How a column writes its numbers; None where Python reads them, or where they are too few.
+
+    semicolons: whether those separate the cells of the file, as where 1,5 is a number.
+
+    >>> how = reading(["1,250", "-$980.5", "(12,000)"], semicolons=False)
+    >>> [how.plain(cell) for cell in ("1,250", "-$980.5", "(12,000)", "none")]
+    ['1250', '-980.5', '-12000', 'none']
+    """
+    if not ODD.search("\0".join(cells)) and not (semicolons and any(POINTS.fullmatch(cell) for cell in cells)):
+        return None
+    present = [cell for cell in cells if cell.lower() not in MISSING]
     bare = [_bare(cell) for cell in present]
-    commas = _meaning(bare, semicolons=semicolons) if any("," in cell for cell in bare) else None
-    if commas is None and bare == present:
-        return list(cells), ""
-    dotted = any("." in cell and DECIMAL.fullmatch(cell) for cell in bare)
-    read = {cell: _plain(text, commas, dotted=dotted) for cell, text in zip(present, bare, strict=True)}
-    if sum(_is_number(read[cell]) for cell in present) < NEARLY_ALL * len(present):
-        return list(cells), ""
-    # a cell that is still no number stays as it is written, for whoever is told of it
-    plain = [read[cell] if cell in read and _is_number(read[cell]) else cell for cell in cells]
-    return plain, _told(commas, bare, present)
+    commas = _commas(bare, semicolons=semicolons)
+    points = _points(bare, commas, semicolons=semicolons)
+    how = Reading(commas, points, tuple(_told(commas, bare, present, points=points, semicolons=semicolons)))
+    numbers = sum(is_number(how.plain(cell)) for cell in present)
+    return how if present and numbers >= NEARLY_ALL * len(present) else None
 
 
-def _meaning(cells: Sequence[str], *, semicolons: bool) -> Commas | None:
+def is_number(text: str) -> bool:
+    """Whether Python reads it as a number; it reads 1_000 as one, people do not."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
+
+
+def _bare(cell: str) -> str:
+    """Without signs and the spaces beside them or within; (5) is -5."""
+    if not ODD.search(cell):
+        return cell
+    text = cell.strip(SPACES)
+    if text.startswith("(") and text.endswith(")"):
+        text = f"-{text[1:-1]}"
+    text = SPACED.sub(lambda found: AROUND.sub("", found.group()), text)
+    start = text[:1] if text[:1] in "+-" else ""
+    return start + text[len(start) :].strip(SIGNS + SPACES)
+
+
+def _commas(cells: Sequence[str], *, semicolons: bool) -> Commas | None:
     """What a comma means in a column; None if it is in no number."""
     as_thousands = sum(1 for cell in cells if THOUSANDS.fullmatch(cell) and not DECIMAL.fullmatch(cell))
     as_decimals = sum(1 for cell in cells if DECIMAL.fullmatch(cell) and not THOUSANDS.fullmatch(cell))
@@ -51,36 +96,37 @@ def _meaning(cells: Sequence[str], *, semicolons: bool) -> Commas | None:
         return "thousands" if as_thousands > as_decimals else "decimals"
     if not any(THOUSANDS.fullmatch(cell) for cell in cells):
         return None
-    # 1,234 alone: thousands are written without a comma below 1000, and decimals with one everywhere
-    others = [cell for cell in cells if "," not in cell and _is_number(cell)]
-    small = bool(others) and all(cell.lstrip("+-").isdigit() and len(cell.lstrip("+-")) < 4 for cell in others)
-    return "thousands" if small or not semicolons else "decimals"
+    return "thousands" if _small([cell for cell in cells if "," not in cell]) or not semicolons else "decimals"
 
 
-def _plain(cell: str, commas: Commas | None, *, dotted: bool) -> str:
-    if commas == "thousands" and THOUSANDS.fullmatch(cell):
-        return cell.replace(",", "")
-    if commas == "decimals" and (DECIMAL.fullmatch(cell) or (dotted and DOTTED.fullmatch(cell))):
-        return cell.replace(".", "").replace(",", ".")
-    return cell
-
-
-def _told(commas: Commas | None, bare: Sequence[str], written: Sequence[str]) -> str:
-    if commas == "thousands":
-        return "commas taken as separators of thousands"
-    if commas == "decimals" and not any(DECIMAL.fullmatch(c) and not THOUSANDS.fullmatch(c) for c in bare):
-        return "commas taken as decimal points, though they could separate thousands"
-    signs = sorted({sign for cell in written for sign in SIGNS if sign in cell})
-    return f"numbers without their signs ({' '.join(signs)})" if signs else ""
-
-
-def _bare(cell: str) -> str:
-    return cell.strip(SIGNS + " ") if any(sign in cell for sign in SIGNS) else cell
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
+def _points(cells: Sequence[str], commas: Commas | None, *, semicolons: bool) -> bool:
+    """Whether points separate thousands: where commas are decimal, or where semicolons separate cells."""
+    if commas == "decimals":
+        return any("." in cell and DECIMAL.fullmatch(cell) for cell in cells)
+    dotted = [cell for cell in cells if "." in cell and is_number(cell.replace(".", ""))]
+    if not semicolons or commas or not dotted or not all(POINTS.fullmatch(cell) for cell in dotted):
         return False
-    return "_" not in text
+    return any(cell.count(".") > 1 for cell in dotted) or _small([cell for cell in cells if "." not in cell])
+
+
+def _small(cells: Sequence[str]) -> bool:
+    """Whether the rest of a column are whole numbers below 1000: these are written alike with or without thousands."""
+    numbers = [cell.lstrip("+-") for cell in cells if is_number(cell)]
+    return bool(numbers) and all(number.isdigit() and len(number) < 4 for number in numbers)
+
+
+def _told(
+    commas: Commas | None, bare: Sequence[str], written: Sequence[str], *, points: bool, semicolons: bool
+) -> list[str]:
+    told = []
+    if commas == "thousands":
+        told.append("commas taken as separators of thousands")
+    elif commas == "decimals" and not (
+        semicolons and any(DECIMAL.fullmatch(c) and not THOUSANDS.fullmatch(c) for c in bare)
+    ):
+        told.append("commas taken as decimal points")
+    elif points and commas is None:
+        told.append("points taken as separators of thousands")
+    if signs := sorted({sign for sign in SIGNS if any(sign in cell for cell in written)}):
+        told.append(f"numbers without their signs ({' '.join(signs)})")
+    return told

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
 from mirrordescent.lab.data.base import DataError
-from mirrordescent.lab.data.numbers import plain_numbers
 from mirrordescent.lab.data.textfile import read_records
 from mirrordescent.lab.names import listed
 
@@ -22,15 +21,15 @@ class Table:
     """A table as it was written.
 
     columns: their cells, top to bottom. lines: each row's number as a person sees it: its line in a text file, where
-    the header is line 1, or its row in a Parquet file, where 1 is the first. read: how a column's numbers were read,
-    where that could be wrong.
+    the header is line 1, or its row in a Parquet file, where 1 is the first. semicolons: whether those separate the
+    cells.
     """
 
     path: Path
     columns: dict[str, list[Cell]]
     lines: list[int]
     unit: str = "line"
-    read: dict[str, str] = field(default_factory=dict)
+    semicolons: bool = False
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -71,14 +70,11 @@ def _read_text(path: Path) -> Table:
             f"{path}, line {records.number(ragged[0])}: {len(records.cells[ragged[0]])} cells, but the header has "
             f"{len(header)} (lines like that: {len(ragged):,}); text with a separator in it needs quotation marks"
         )
-    columns: dict[str, list[Cell]] = {}
-    read: dict[str, str] = {}
-    for i, name in enumerate(header):
-        if name:
-            plain, told = plain_numbers([cells[i].strip() or None for cells in rows], semicolons=records.mark == ";")
-            columns[name] = list(plain)
-            read |= {name: told} if told else {}
-    return Table(path, columns, [records.number(i) for i in range(1, len(records.cells))], read=read)
+    columns: dict[str, list[Cell]] = {
+        name: [cells[i].strip() or None for cells in rows] for i, name in enumerate(header) if name
+    }
+    lines = [records.number(i) for i in range(1, len(records.cells))]
+    return Table(path, columns, lines, semicolons=records.mark == ";")
 
 
 def _read_parquet(path: Path) -> Table:

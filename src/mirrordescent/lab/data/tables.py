@@ -6,7 +6,7 @@ What was done is told in `Data.notes`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.columns import Part, as_number, features_of
-from mirrordescent.lab.data.labels import class_names, class_numbers, label_names, missing_labels, spellings
+from mirrordescent.lab.data.labels import class_names, class_numbers, label_names, loosely, missing_labels, spellings
 from mirrordescent.lab.data.split import divided
 from mirrordescent.lab.data.tablefile import Table, read_table
 from mirrordescent.lab.names import listed, nearest
@@ -65,9 +65,7 @@ def prepare_table(
         notes.append(f"taken as one class: {listed([f'{name!r} as {main!r}' for name, main in usual.items()])}")
     classes = class_names(names, f"{path}, column {label!r}")
     targets = class_numbers(names, classes, lambda i: table.place(labelled[i]))
-    if gone := sorted(set(range(len(table))) - set(labelled)):
-        lines = listed([f"{table.unit} {table.lines[row]}" for row in gone])
-        notes.append(f"left out, {len(gone):,} {'rows' if len(gone) > 1 else 'row'} without a label: {lines}")
+    notes += _unlabelled(table, labelled)
     held_out = test is not None or not whole
     if test is None:
         trained, tested, told = divided(targets, test_share, split_seed, str(path), "rows", whole)
@@ -79,8 +77,7 @@ def prepare_table(
             notes.append(f"classes with one row, which is in the training set: {listed(sorted(single))}")
     else:
         trained, rows, test_table = torch.arange(len(labelled)), torch.tensor(labelled), read_table(test)
-        test_targets = _test_targets(test_table, label, classes, usual)
-        test_rows = torch.arange(len(test_table))
+        test_rows, test_targets = _test_samples(test_table, label, classes, usual, notes)
         notes.append(f"test set: {len(test_rows):,} rows of {test.name}")
     # rows that are training rows already are not told of twice
     others = Part(test_table, test_rows.tolist() if held_out else [])
@@ -124,8 +121,23 @@ def _labelled(table: Table, label: str) -> list[int]:
     return [row for row in range(len(table)) if len(gone) > len(table) / 2 or row not in gone]
 
 
-def _test_targets(table: Table, label: str, classes: Sequence[str], usual: Mapping[str, str]) -> Tensor:
+def _unlabelled(table: Table, labelled: Sequence[int]) -> Iterator[str]:
+    if gone := sorted(set(range(len(table))) - set(labelled)):
+        lines = listed([f"{table.unit} {table.lines[row]}" for row in gone])
+        many = f"{len(gone):,} {'rows' if len(gone) > 1 else 'row'}"
+        yield f"left out of {table.path.name}, {many} without a label: {lines}"
+
+
+def _test_samples(
+    table: Table, label: str, classes: Sequence[str], usual: Mapping[str, str], notes: list[str]
+) -> tuple[Tensor, Tensor]:
+    """The rows of a test set that have a label, and their classes."""
     if label not in table.columns:
         raise DataError(f"{table.path} has no column {label!r}, the label of the training set; it has to be there too")
-    names = [usual.get(name, name) for name in label_names(table.columns[label], lambda i: table.cell(i, label))]
-    return class_numbers(names, classes, lambda i: table.cell(i, label))
+    rows = _labelled(table, label)
+    notes += _unlabelled(table, rows)
+    names = label_names([table.columns[label][row] for row in rows], lambda i: table.cell(rows[i], label))
+    alike = {way: [name for name in classes if loosely(name) == way] for way in map(loosely, names)}
+    ways = {name: alike[loosely(name)] for name in names}
+    found = [usual.get(name, ways[name][0] if name not in classes and len(ways[name]) == 1 else name) for name in names]
+    return torch.tensor(rows), class_numbers(found, classes, lambda i: table.cell(rows[i], label))
