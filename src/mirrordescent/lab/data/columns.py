@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mirrordescent.lab.data.base import DataError
 from mirrordescent.lab.data.labels import MISSING, MISSING_LABELS
-from mirrordescent.lab.data.numbers import NEARLY_ALL, Reading, is_number, reading
+from mirrordescent.lab.data.numbers import NEARLY_ALL, Reading, reading
 from mirrordescent.lab.data.tablefile import Cell, Table
 from mirrordescent.lab.names import listed
 
@@ -198,12 +198,15 @@ def as_number(cell: Cell) -> float | None:
     """A cell's number: NaN for none given, None for text. Truth values count as 0 and 1."""
     if cell is None:
         return math.nan
-    if isinstance(cell, str) and not is_number(cell):
-        return math.nan if cell.lower() in MISSING else WORDS.get(cell.lower())
     try:
-        return float(cell)
+        number = float(cell)
     except OverflowError:
         return math.inf
+    except ValueError:
+        word = str(cell).lower()
+        return math.nan if word in MISSING else WORDS.get(word)
+    # Python reads 1_000 as a number, people do not
+    return None if isinstance(cell, str) and "_" in cell else number
 
 
 def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:

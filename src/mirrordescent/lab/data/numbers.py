@@ -56,7 +56,9 @@ def reading(cells: Sequence[str], *, semicolons: bool) -> Reading | None:
     >>> [how.plain(cell) for cell in ("1,250", "-$980.5", "(12,000)", "none")]
     ['1250', '-980.5', '-12000', 'none']
     """
-    if not ODD.search("\0".join(cells)) and not (semicolons and any(POINTS.fullmatch(cell) for cell in cells)):
+    everything = "\0".join(cells)
+    odd = any(mark in everything for mark in f",({SIGNS}{SPACES}")
+    if not odd and not (semicolons and any(POINTS.fullmatch(cell) for cell in cells)):
         return None
     present = [cell for cell in cells if cell.lower() not in MISSING]
     bare = [_bare(cell) for cell in present]
