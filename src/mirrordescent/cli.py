@@ -25,7 +25,7 @@ import torch
 from mirrordescent import __version__
 from mirrordescent.lab.audit.auditing import Asked
 from mirrordescent.lab.audit.cleaning import Cleaning
-from mirrordescent.lab.data import Data, DataError
+from mirrordescent.lab.data import DataError
 from mirrordescent.lab.display import show, show_audit, show_cleaned, show_data, show_reproduction, show_states
 from mirrordescent.lab.files import check_writable, write_text
 from mirrordescent.lab.loop import Keeping
@@ -55,8 +55,7 @@ def train(run: Run, keeping: Keeping, place: Place, json: bool = False) -> int:
     with Watching(console(), total=1) as watch:
         record = lab.train(run, keeping, place, watch=watch)
     show([record], json=json)
-    for note in record.data["notes"]:
-        say(f"note: {note}")
+    _say_notes(record.data["notes"])
     before = "" if watch.tasks else " before, nothing was trained now"
     say(f"{record.folder}: {record.status}{before}, {record.epochs} epochs")
     return 0
@@ -139,7 +138,7 @@ def audit(
         raise DataError(f"{out} is a file; --out takes a folder")
     check_writable(keeping.root if out is None else out)
     whole = whole_of(data, asked, keeping)
-    _say_notes(whole.data)
+    _say_notes(whole.data.notes)
     with Watching(console(), total=1, name="training") as watch:
         audited = audit_whole(whole, asked, keeping, place, watch=watch)
     written = write_audit(audited, audited.record.folder if out is None else out)
@@ -178,7 +177,7 @@ def clean(
     check_writable(out)
     given = lab.labels_of(whole, asked)
     choice = lab.person(whole, cleaning, given)
-    _say_notes(whole.data)
+    _say_notes(whole.data.notes)
     outcomes: list[lab.Outcome] = []
     if choice is None or not cleaning.no_compare:
         with Watching(console(), total=1, name="training") as watch:
@@ -422,8 +421,8 @@ def overview(prefix: str = "") -> str:
     return head + "".join(f"{line}\n" for line in chosen) + "\n" + tail
 
 
-def _say_notes(data: Data) -> None:
-    for note in data.notes:
+def _say_notes(notes: Sequence[str]) -> None:
+    for note in notes:
         say(f"note: {note}")
 
 

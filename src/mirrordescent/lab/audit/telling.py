@@ -20,10 +20,6 @@ from mirrordescent.lab.names import listed
 SHOWN = 1000  # samples with their picture or row on the page
 BINS = 60
 SMALL = 500  # samples, below which numbers are rough
-IN_VAIN = (
-    "The second network agrees with no more labels than by chance: it has found nothing in these data by which to tell "
-    "the classes apart. What is flagged says nothing then."
-)
 FAR = 0.1  # between the estimate and what a network contradicts that was not trained on the labels
 
 
@@ -89,7 +85,10 @@ def _bounded(noise: float, check: Check | None) -> Iterator[str]:
         f"first one says {100 * check.before:.1f} %; the estimate is the mean of the two."
     )
     if check.in_vain:
-        yield IN_VAIN
+        yield (
+            "The second network agrees with no more labels than by chance: it has found nothing in these data by which "
+            "to tell the classes apart. What is flagged says nothing then."
+        )
     elif check.contradicted > noise + FAR:
         yield (
             "A second network contradicts far more than are estimated to be wrong: either the classes are hard to tell "

@@ -82,11 +82,14 @@ def prepare_folder(
         train, held_out = list(range(len(files))), list(range(len(files), len(everything)))
         notes.append(f"test set: {len(test_files):,} images of {test.name}/")
     images, broken, told = _read(everything, train, size, path)
+    if len(broken) > FEW * len(everything):
+        raise DataError(_complaint(broken))
     if broken:
-        _refuse_many(broken, len(everything))
-        whole_ones = [[at for at, i in enumerate(part) if everything[i] not in broken] for part in (train, held_out)]
-        train, held_out = ([part[at] for at in kept] for part, kept in zip((train, held_out), whole_ones, strict=True))
-        targets, test_targets = targets[whole_ones[0]], test_targets[whole_ones[1]]
+        kept, test_kept = (
+            torch.tensor([everything[i] not in broken for i in part], dtype=torch.bool) for part in (train, held_out)
+        )
+        targets, test_targets = targets[kept], test_targets[test_kept]
+        train, held_out = ([i for i in part if everything[i] not in broken] for part in (train, held_out))
         if lost := set(range(len(classes))) - set(targets.tolist()):
             raise DataError(
                 f"{root}: no image of {listed([repr(classes[c]) for c in sorted(lost)])} can be read; add some"
@@ -194,12 +197,6 @@ def _read(
             )
     kind = "grey" if grey else "RGB"
     return pixels, broken, f"images resized to {side}×{side}, {kind}"
-
-
-def _refuse_many(broken: dict[Path, str], files: int) -> None:
-    """A few files that cannot be read are left out; more are a mistake."""
-    if len(broken) > FEW * files:
-        raise DataError(_complaint(broken))
 
 
 @contextmanager

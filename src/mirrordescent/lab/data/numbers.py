@@ -12,7 +12,6 @@ from mirrordescent.lab.data.labels import MISSING
 SIGNS = "$€£¥%"
 SPACES = " \u00a0\u202f"  # the last two keep a number on one line
 ODD = re.compile(f"[,({SIGNS}{SPACES[1:]}]|\\d \\d")  # what Python does not read as part of a number
-AROUND = re.compile(f"[{SIGNS}{SPACES}]")
 SPACED = re.compile(f"\\d{{1,3}}(?:[{SPACES}]\\d{{3}})+(?!\\d)")
 # 1,234 1,234,567.8 · 1,5 1.234,5 · 1.234 1.234.567; of 1,234 alone nobody can say which it is
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
@@ -85,7 +84,7 @@ def _bare(cell: str) -> str:
     text = cell.strip(SPACES)
     if text.startswith("(") and text.endswith(")"):
         text = f"-{text[1:-1]}"
-    text = SPACED.sub(lambda found: AROUND.sub("", found.group()), text)
+    text = SPACED.sub(lambda found: "".join(found.group().split()), text)
     start = text[:1] if text[:1] in "+-" else ""
     return start + text[len(start) :].strip(SIGNS + SPACES)
 

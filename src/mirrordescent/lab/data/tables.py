@@ -137,7 +137,10 @@ def _test_samples(
     rows = _labelled(table, label)
     notes += _unlabelled(table, rows)
     names = label_names([table.columns[label][row] for row in rows], lambda i: table.cell(rows[i], label))
-    alike = {way: [name for name in classes if loosely(name) == way] for way in map(loosely, names)}
-    ways = {name: alike[loosely(name)] for name in names}
-    found = [usual.get(name, ways[name][0] if name not in classes and len(ways[name]) == 1 else name) for name in names]
+    ways: dict[str, list[str]] = {}
+    for name in classes:
+        ways.setdefault(loosely(name), []).append(name)
+    # in the training set's letters, unless they are those of several classes
+    alike = {way: only[0] for way, only in ways.items() if len(only) == 1}
+    found = [name if name in classes else usual.get(name, alike.get(loosely(name), name)) for name in names]
     return torch.tensor(rows), class_numbers(found, classes, lambda i: table.cell(rows[i], label))

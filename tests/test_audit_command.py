@@ -1,0 +1,190 @@
+"""`rmd audit` and `rmd clean` as people call them: what is written, what is told, and when."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+from mislabelled import table
+
+from mirrordescent.lab.audit.cleaning import changes_path
+from mirrordescent.lab.audit.decisions import Decision, read_decisions
+from mirrordescent.lab.data import Source
+from mirrordescent.lab.data.whole import load_whole
+
+
+class TestCommand:
+    """`rmd audit` and `rmd clean`."""
+
+    def call(self, *arguments: str) -> int:
+        pytest.importorskip("tyro")
+        from mirrordescent.cli import main
+
+        return main([*arguments, "--device", "cpu", "--threads", "1"])
+
+    def test_audit_decide_clean(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path, runs = tmp_path / "things.csv", str(tmp_path / "runs")
+        table(path)
+        before = path.read_bytes()
+        common = (str(path), "--label", "kind", "--epochs", "10", "--root", runs)
+        assert self.call("audit", *common, "--out", str(tmp_path / "audit")) == 0
+        shown = capsys.readouterr()
+        assert "labels are estimated to be wrong" in " ".join(shown.out.split())
+        assert str(tmp_path / "audit" / "audit.html") in shown.err
+        assert self.call("audit", *common, "--json") == 0
+        columns = json.loads(capsys.readouterr().out)
+        assert len(columns["score"]) == 300
+        decisions = tmp_path / "decisions.csv"
+        kinds = columns["given_label"]
+        other = next(kind for kind in kinds if kind != kinds[1])
+        decisions.write_text(
+            "index,name,given_label,action,label\n"
+            f"0,{columns['name'][0]},{kinds[0]},drop,\n1,{columns['name'][1]},{kinds[1]},relabel,{other}\n"
+        )
+        copy = tmp_path / "copy.csv"
+        settings = ("--decisions", str(decisions), "--out", str(copy), "--retrain-epochs", "2")
+        assert self.call("clean", *common, *settings[:2], "--out", str(path)) == 1
+        assert "is the original" in " ".join(capsys.readouterr().err.split())
+        assert self.call("clean", *common, *settings) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert "1 is left out and 1 relabelled" in told
+        assert "by its given labels" in told
+        whole = load_whole(Source(str(copy), "kind"))
+        names = [whole.data.class_names[label] for label in whole.data.targets.tolist()]
+        assert names == [other, *kinds[2:]]
+        assert path.read_bytes() == before
+        again = read_decisions(changes_path(copy), 300, whole.data.class_names)
+        assert again == [Decision(0, "drop"), Decision(1, "relabel", other)]
+        for more in ((), ("--relabel",), ("--no-compare",), ("--rounds", "2")):  # one after the other, from one audit
+            copy.unlink()
+            changes_path(copy).unlink()
+            assert self.call("clean", *common, *settings[2 : 4 if "--no-compare" in more else 6], *more) == 0
+            assert ("trained on" in capsys.readouterr().out) == ("--no-compare" not in more)
+
+    def test_decisions_alone_need_no_training(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path, runs, decisions = tmp_path / "things.csv", tmp_path / "runs", tmp_path / "decisions.csv"
+        table(path)
+        first = path.read_text().splitlines()[1].partition(",")[0]
+        common = (str(path), "--label", "kind", "--root", str(runs), "--decisions", str(decisions))
+        out = ("--out", str(tmp_path / "copy.csv"))
+        decisions.write_text("index,name,given_label,action,label\n0,line 2,another,drop,\n")
+        assert self.call("clean", *common, *out) == 1
+        assert "unknown class 'another'" in " ".join(capsys.readouterr().err.split())
+        decisions.write_text(f"index,name,given_label,action,label\n0,line 2,{first},drop,\n")
+        assert self.call("clean", *common, *out, "--no-compare") == 0
+        assert not runs.exists()
+        assert len((tmp_path / "copy.csv").read_text().splitlines()) == 300
+        shown = capsys.readouterr()
+        assert "note: label column: kind" in shown.err
+        assert "1 is left out" in shown.out
+        assert (
+            self.call("clean", *common, "--out", str(tmp_path / "b.csv"), "--epochs", "2", "--retrain-epochs", "1") == 0
+        )
+        assert "audited by themselves" not in " ".join(capsys.readouterr().out.split())
+
+    def test_data_that_say_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """An audit says so, and nothing is cleaned by it."""
+        path, draw = tmp_path / "noise.csv", random.Random(0)
+        lines = [
+            f"{draw.gauss(0, 1):.3f},{draw.gauss(0, 1):.3f},{'yes' if draw.random() < 0.3 else 'no'}"
+            for _ in range(300)
+        ]
+        path.write_text("\n".join(["a,b,y", *lines]))
+        common = (str(path), "--root", str(tmp_path / "runs"), "--epochs", "20")
+        assert self.call("audit", *common) == 0
+        assert "agrees with no more labels than by chance" in " ".join(capsys.readouterr().out.split())
+        assert self.call("clean", *common, "--out", str(tmp_path / "b.csv")) == 1
+        assert "nothing can be cleaned by it; --decisions takes what you decide" in " ".join(
+            capsys.readouterr().err.split()
+        )
+        assert not (tmp_path / "b.csv").exists()
+
+    def test_a_rare_class_with_many_wrong_labels_is_cleaned(self, tmp_path: Path) -> None:
+        """A network may contradict more labels than a guess would, and be right."""
+        path, draw, wrong = tmp_path / "rare.csv", random.Random(0), set()
+        with path.open("w") as file:
+            file.write("a,b,y\n")
+            for line in range(2, 802):
+                true = draw.random() < 0.05
+                given = true != (draw.random() < 0.2)
+                wrong |= {line} if given != true else set()
+                file.write(f"{draw.gauss(8 * true, 1):.3f},{draw.gauss(0, 1):.3f},{'yes' if given else 'no'}\n")
+        out = tmp_path / "copy.csv"
+        common = (str(path), "--root", str(tmp_path / "runs"), "--epochs", "20", "--out", str(out), "--no-compare")
+        assert self.call("clean", *common) == 0
+        dropped = {int(line.split(",")[1].split()[1]) for line in changes_path(out).read_text().splitlines()[1:]}
+        assert len(dropped & wrong) > 0.9 * len(wrong)
+        assert len(dropped & wrong) > 0.9 * len(dropped)
+
+    def test_a_list_of_changes_is_not_written_over(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        out = tmp_path / "a.npz"
+        changes_path(out).write_text("mine")
+        assert self.call("clean", "digits", "--root", str(tmp_path / "runs"), "--out", str(out)) == 1
+        assert "a.npz.changes.csv exists already" in " ".join(capsys.readouterr().err.split())
+        assert changes_path(out).read_text() == "mine"
+
+    def test_labels_corrupted_on_purpose_are_in_the_list_of_changes(self, tmp_path: Path) -> None:
+        out = tmp_path / "a.npz"
+        common = ("digits", "--root", str(tmp_path / "runs"), "--epochs", "3", "--corruption", "0.3", "--no-check")
+        assert self.call("clean", *common, "--out", str(out), "--no-compare") == 0
+        again = ("--decisions", str(changes_path(out)), "--out", str(tmp_path / "b.npz"))
+        assert self.call("clean", *common, *again, "--no-compare") == 0
+        assert changes_path(tmp_path / "b.npz").read_text() == changes_path(out).read_text()
+
+    def test_a_file_that_was_corrected_is_audited_anew(self, tmp_path: Path) -> None:
+        path = tmp_path / "things.csv"
+        table(path)
+        common = (str(path), "--label", "kind", "--root", str(tmp_path / "runs"), "--epochs", "1", "--no-check")
+        assert self.call("audit", *common) == 0
+        text = path.read_text()
+        path.write_text(text.replace("kind 0", "kind 1", 1))
+        assert self.call("audit", *common) == 0
+        assert self.call("audit", *common) == 0
+        assert len(list((tmp_path / "runs" / "audits").glob("*/*/audit.csv"))) == 2
+
+    def test_where_nothing_can_be_written(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is told before anything is trained."""
+        monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
+        runs = ("--root", str(tmp_path / "runs"))
+        for command in (("audit", "digits"), ("clean", "digits", "--out", str(tmp_path / "a.npz"))):
+            assert self.call(*command, *runs) == 1
+            told = " ".join(capsys.readouterr().err.split())
+            assert f"{tmp_path}: Permission denied; choose another folder (--root, --out)" in told
+        (tmp_path / "file").touch()
+        assert self.call("audit", "digits", *runs, "--out", str(tmp_path / "file" / "a")) == 1
+        assert "file: Not a directory" in " ".join(capsys.readouterr().err.split())
+        assert not (tmp_path / "runs").exists()
+
+    def test_a_copy_that_is_there_is_told_before_anything_is_trained_again(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out = tmp_path / "digits-cleaned.npz"
+        out.touch()
+        runs = str(tmp_path / "runs")
+        assert self.call("clean", "digits", "--epochs", "1", "--root", runs, "--out", str(out)) == 1
+        assert "exists" in " ".join(capsys.readouterr().err.split())
+        assert not (tmp_path / "runs").exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "told"),
+        [
+            (("audit", "regression"), 1, "has no classes"),
+            (("audit", "digit"), 2, "did you mean 'digits'?"),
+            (("audit", "digits", "--top", "-1"), 2, "top must be >= 0"),
+            (("clean", "digits", "--rounds", "0"), 2, "rounds must be >= 1"),
+            (("clean", "digits", "--decisions", "nowhere.csv"), 1, "nowhere.csv"),
+            (("audit", "digits", "--noise", "pair"), 2, "does nothing without corruption"),
+            (("audit", "digits", "--epochs", "0"), 2, "epochs must be > 0"),
+            (("audit",), 2, "DATA is missing"),
+        ],
+    )
+    def test_mistakes_are_one_line(
+        self, arguments: tuple[str, ...], code: int, told: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.call(*arguments) == code
+        assert told in " ".join(capsys.readouterr().err.split())
