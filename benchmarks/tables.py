@@ -74,7 +74,7 @@ def of_one(name: str, one: dict[str, Any]) -> Iterator[str]:
     kinds = list(results["each"])
     seeds = {len(each) for each in results["each"].values()}
     epochs = next(iter(results["each"].values()))[0]["epochs"]
-    many = f"{min(seeds)} seeds" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)} seeds"
+    many = " to ".join(map(str, sorted({min(seeds), max(seeds)}))) + (" seed" if seeds == {1} else " seeds")
     yield f"## {TITLES[name]}\n"
     yield (
         f"{NETWORKS[results['model']]}, {epochs} epochs, {many}. Record: "
