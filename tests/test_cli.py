@@ -166,6 +166,13 @@ def test_a_sweep_checks_its_settings_with_the_grid(capsys: pytest.CaptureFixture
     assert [record["run"]["lam"] for record in json.loads(capsys.readouterr().out)] == [None, 2.0, 2.0]
 
 
+def test_what_was_done_to_the_data_is_told_before_training(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.csv").write_text("a,label\n1,x\n2,y\n3,x\n4,y\n5,\n")
+    Path("runs").write_text("no folder")  # so that training cannot begin
+    assert main(["train", "--data", "a.csv", "--epochs", "1"]) != 0
+    assert "note: left out of a.csv, 1 row without a label: line 6\n" in capsys.readouterr().err
+
+
 def test_machines_get_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--epochs", "1", "--json"]) == 0
     [record] = json.loads(capsys.readouterr().out)

@@ -25,7 +25,7 @@ import torch
 from mirrordescent import __version__
 from mirrordescent.lab.audit.auditing import Asked
 from mirrordescent.lab.audit.cleaning import Cleaning
-from mirrordescent.lab.data import DataError
+from mirrordescent.lab.data import DataError, load
 from mirrordescent.lab.display import show, show_audit, show_cleaned, show_data, show_reproduction, show_states
 from mirrordescent.lab.files import check_writable, write_text
 from mirrordescent.lab.loop import Keeping
@@ -52,10 +52,11 @@ def train(run: Run, keeping: Keeping, place: Place, json: bool = False) -> int:
     """
     from mirrordescent.lab import train as lab
 
+    data = load(lab.source_of(run), keeping.data_root)
+    _say_notes(data.notes)
     with Watching(console(), total=1) as watch:
-        record = lab.train(run, keeping, place, watch=watch)
+        record = lab.train(run, keeping, place, data=data, watch=watch)
     show([record], json=json)
-    _say_notes(record.data["notes"])
     before = "" if watch.tasks else " before, nothing was trained now"
     say(f"{record.folder}: {record.status}{before}, {record.epochs} epochs")
     return 0
