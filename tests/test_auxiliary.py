@@ -6,6 +6,7 @@ import copy
 import io
 import math
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -125,14 +126,39 @@ def test_resumed_training_is_the_same_bit_for_bit(options: dict[str, Any], way: 
         assert torch.equal(a, b)
 
 
-def test_flattened_distributed_state_carries_z() -> None:
+def with_momentum_in_a_group() -> tuple[nn.Module, md.RMD]:
+    model, _ = make()
+    groups = [{"params": [w], "momentum": 0.9} for w in model.parameters()]
+    return model, md.RMD(groups, lr=0.2, lam=2.0, num_samples=6)
+
+
+def with_momentum_by_a_scheduler() -> tuple[nn.Module, md.RMD]:
     model, optimizer = make()
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=100)
+    return model, optimizer
+
+
+@pytest.mark.parametrize("make_one", [make, with_momentum_in_a_group, with_momentum_by_a_scheduler])
+def test_flattened_distributed_state_carries_z(make_one: Callable[[], tuple[nn.Module, md.RMD]]) -> None:
+    model, optimizer = make_one()
     train(model, optimizer)
     flat = StateDictOptions(flatten_optimizer_state_dict=True)
     state = copy.deepcopy(get_optimizer_state_dict(model, optimizer, options=flat))
-    other, resumed = make()
+    other, resumed = make_one()
+    other.load_state_dict(copy.deepcopy(model.state_dict()))
     set_optimizer_state_dict(other, resumed, state, options=flat)
     assert torch.equal(resumed.aux.values, optimizer.aux.values)
+    for a, b in zip(train(model, optimizer), train(other, resumed), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_held_view_sees_what_is_loaded() -> None:
+    _, optimizer = make(eps=1.0, momentum=0.5)
+    _, other = make()
+    view = other.aux
+    other.load_state_dict(optimizer.state_dict())
+    assert view.residual(torch.zeros(6)) == other.aux.residual(torch.zeros(6)) == pytest.approx(6 * 2**0.5)
+    assert view.momentum is other.aux.momentum is not None
 
 
 def test_a_state_of_another_size_is_refused_and_changes_nothing() -> None:

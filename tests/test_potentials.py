@@ -73,6 +73,28 @@ def test_divergence_is_what_it_is_defined_as(case: Case) -> None:
 
 
 @every_case
+@pytest.mark.parametrize("distance", [0.0, 1e-7, 1.0])
+def test_the_divergences_derivative_is_a_difference_of_mirror_maps(case: Case, distance: float) -> None:
+    psi, a = case.potential, case.weights(50, seed=2)
+    if not case.positive:
+        a[:3] = 0
+    w = (a + distance * (case.weights(50, seed=1) - a)).requires_grad_()
+    (slope,) = torch.autograd.grad(psi.divergence(w, a), w)
+    torch.testing.assert_close(slope, psi.gradient(w.detach()) - psi.gradient(a), rtol=1e-7, atol=1e-12)
+
+
+def test_a_function_may_return_the_sum() -> None:
+    psi, expected = md.Convex(lambda w: w.cosh().sum() + 3), md.Convex(torch.cosh)
+    w, a = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(psi.value(w), expected.value(w) + 3)
+    torch.testing.assert_close(psi.gradient(w), expected.gradient(w))
+    torch.testing.assert_close(psi.divergence(w, a), expected.divergence(w, a))
+    torch.testing.assert_close(psi.step(w, a), expected.step(w, a))
+    torch.testing.assert_close((psi + md.L2()).value(w), expected.value(w) + 3 + md.L2().value(w))
+    assert psi.value(w[:0]) == 0
+
+
+@every_case
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_mirror_map_is_monotone(case: Case, data: st.DataObject) -> None:
@@ -259,7 +281,9 @@ def test_a_near_miss_is_named() -> None:
         (lambda: 0 * md.L2(), "factor must be a finite number > 0"),
         (lambda: md.Convex(lambda w: -w.square()), "not strictly convex"),
         (lambda: md.Convex(lambda w: w), "not strictly convex"),
-        (lambda: md.Convex(lambda w: w.square().sum()), "must act elementwise"),
+        (lambda: md.Convex(lambda w: w.sum().square()), "must act elementwise"),
+        (lambda: md.Convex(lambda w: w.square().mean()), "must act elementwise"),
+        (lambda: md.Convex(lambda w: torch.ones(2) * w.square()), "must take a tensor of any shape"),
         (lambda: md.Convex(torch.exp, domain=(1, 1)), "low < high"),
     ],
 )
@@ -318,6 +342,7 @@ def test_what_is_not_a_number_is_not_hidden() -> None:
 
 
 def test_sums_and_multiples_of_each_other_keep_a_name() -> None:
+    assert sum([md.L2(), md.QNorm(3)]) == md.L2() + md.QNorm(3)
     psi = 2 * (md.L2() + 3 * (md.QNorm(3) + md.QNorm(4)))
     assert md.potential(psi.spec) == psi
     w = torch.linspace(-2, 2, 9, dtype=torch.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -337,6 +338,7 @@ def test_a_batch_counts_for_one_step(ready: tuple[md.RMD, nn.Parameter]) -> None
         ({"potential": "l7"}, ValueError, "unknown potential 'l7'.*'l2', 'l1', 'linf'"),
         ({"reduction": "mean"}, ValueError, "reduction must be one of 'sample', 'batch', got 'mean'"),
         ({"penalty": "l1"}, ValueError, "penalty must be one of 'square', 'huber', 'logcosh' or a function"),
+        ({"penalty": "custom"}, ValueError, "penalty must be the function itself"),
         ({"lam_convention": "sum"}, ValueError, "lam_convention must be one of"),
         ({"momentum": 1.0}, ValueError, r"momentum must be in \[0, 1\)"),
         (
@@ -405,6 +407,11 @@ def test_a_small_last_batch_does_no_harm_in_the_convention_of_the_objective() ->
     for n in (128, 1):
         optimizer.loss((w - 1).square().expand(n), torch.arange(n)).backward()
         optimizer.step()
+    resumed = md.RMD([w], lr=0.1, lam=0.04, num_samples=129, lam_convention="objective")
+    resumed.load_state_dict(optimizer.state_dict())
+    resumed.zero_grad()
+    resumed.loss((w - 1).square().expand(1), torch.arange(1)).backward()
+    resumed.step()
     small = md.RMD([w], lr=0.1, lam=0.04, num_samples=129, lam_convention="objective")
     small.loss((w - 1).square().expand(1), torch.arange(1)).backward()
     with pytest.raises(ValueError, match=r"lr/\(lam \* batch size\) must be < 2, or z diverges; got 2.5"):
@@ -433,6 +440,37 @@ def test_warnings_point_at_the_users_line() -> None:
     with pytest.warns(UserWarning, match="above 1") as caught:
         md.RMD([nn.Parameter(torch.ones(2))], lr=1.5, lam=1.0, num_samples=1)
     assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("convention", ["paper", "objective"])
+def test_a_step_that_makes_z_overshoot_warns_once(convention: str) -> None:
+    w = nn.Parameter(torch.ones(2))
+    optimizer = md.RMD([w], lr=0.5, lam=1.0, num_samples=1, lam_convention=convention)
+    optimizer.param_groups[0]["lr"] = 1.5  # a scheduler
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            optimizer.zero_grad()
+            optimizer.loss(w[:1].square(), torch.tensor([0])).backward()
+            optimizer.step()
+    assert [warning.filename for warning in caught] == [__file__]
+    assert "= 1.5 is above 1" in str(caught[0].message)
+
+
+def test_the_callers_groups_stay_as_they_are() -> None:
+    groups = [{"params": [nn.Parameter(torch.ones(3))]}]
+    for lam in (1.0, 2.0):
+        assert md.RMD(groups, lr=0.1, lam=lam, num_samples=3).lam == lam
+    assert [*groups[0]] == ["params"]
+
+
+def test_the_default_device_is_no_concern_of_what_is_elsewhere() -> None:
+    w = torch.ones(2)
+    with torch.device("meta"):
+        md.Convex(torch.cosh)
+        assert (md.L2() + md.QNorm(3)).step(w, -2 * w).tolist() == [0, 0]
+        optimizer = md.RMD([nn.Parameter(w)], lr=0.1, lam=1.0, num_samples=2, penalty=torch.tanh)
+        assert optimizer.aux.residual(torch.full((2,), 2.0, device="cpu"), [0, 1]) == 4  # type: ignore[arg-type]
 
 
 def test_z_is_float64_when_any_group_is() -> None:

@@ -42,12 +42,13 @@ def test_interpolation() -> None:
     stop = md.StopOnInterpolation()
     assert not stop(0.99998)
     assert stop(1.0)
+    assert stop(1.0000001)  # a mean in float32
     stop.load_state_dict(stop.state_dict())
     with pytest.raises(ValueError, match="fraction in"):
         stop(97.5)
 
 
-@pytest.mark.parametrize("bad", [{"relative": -1}, {"relative": 1}, {"patience": 0}])
+@pytest.mark.parametrize("bad", [{"relative": -1}, {"relative": 1}, {"patience": 0}, {"patience": 1.5}])
 def test_bad_settings(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         md.StopOnPlateau(**bad)  # type: ignore[arg-type]

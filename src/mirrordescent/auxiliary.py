@@ -11,6 +11,8 @@ from torch import Tensor
 from mirrordescent.inputs import check_losses, checked_index, working
 from mirrordescent.rules import machine_epsilon, root_loss
 
+STORED = ("z", "z_rejected", "z_momentum")  # the keys of what is kept
+
 
 class RejectedSamplesError(ValueError, IndexError):
     """Samples that came in on a device where looking at them would have made the host wait, and were left out."""
@@ -34,15 +36,17 @@ class Auxiliary:
         self._store = store
 
     @staticmethod
-    def new_store(num_samples: int, dtype: torch.dtype, device: torch.device, *, momentum: bool) -> dict[str, Tensor]:
-        """The tensors behind an Auxiliary: z = 0, the counter of rejected samples, and m_z for the dense momentum."""
-        store = {
+    def new_store(num_samples: int, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+        """The tensors behind an Auxiliary: z = 0, and the counter of rejected samples."""
+        return {
             "z": torch.zeros(num_samples, dtype=dtype, device=device),
             "z_rejected": torch.zeros((), dtype=torch.int64, device=device),
         }
-        if momentum:
-            store["z_momentum"] = torch.zeros(num_samples, dtype=dtype, device=device)
-        return store
+
+    def make_momentum(self) -> None:
+        """m_z = 0, unless it is there."""
+        if self.momentum is None:
+            self._store["z_momentum"] = torch.zeros_like(self.values)
 
     @property
     def values(self) -> Tensor:
@@ -93,8 +97,9 @@ class Auxiliary:
                 raise ValueError(
                     f"without an index there must be one loss for each of the {len(self)} samples, got {len(losses)}"
                 )
-            index = torch.arange(len(losses))
-        index = checked_index(torch.as_tensor(index).cpu(), losses, len(self))  # this call may wait for the device
+            index = torch.arange(len(losses), device="cpu")
+        index = torch.as_tensor(index, device="cpu")  # this call may wait for the device
+        index = checked_index(index, losses, len(self))
         if bool((losses < -(self._store.get("eps") or machine_epsilon(losses))).any()):
             raise ValueError(f"losses must be >= 0, got {losses.min().item():.4g}")
         if root is None:
@@ -119,8 +124,8 @@ class Auxiliary:
         dense: whether there is such a ball; else the caller has put momentum into `rate`.
         skip: a 0-d tensor that, where it is true, leaves everything as it is (the device alone knows).
         """
-        if momentum != 0 and dense and self.momentum is None:  # a scheduler has switched momentum on
-            self._store["z_momentum"] = torch.zeros_like(self.values)
+        if momentum != 0 and dense:
+            self.make_momentum()
         m, keep = self.momentum, momentum if skip is None else torch.where(skip, 1.0, momentum)
         if skip is not None:
             slope, rate = torch.where(skip, 0, slope), torch.where(skip, 0.0, rate)
@@ -135,7 +140,7 @@ class Auxiliary:
 
     def to(self, device: torch.device | str) -> Auxiliary:
         """Move z and what belongs to it to a device; returns itself."""
-        for key in ("z", "z_rejected", "z_momentum"):
+        for key in STORED:
             if key in self._store:
                 held = self._store[key]  # made with a model that had no memory yet, z has none either, and begins at 0
                 self._store[key] = torch.zeros_like(held, device=device) if held.is_meta else held.to(device)
@@ -143,7 +148,7 @@ class Auxiliary:
 
     def reset(self) -> None:
         """Back to the start: z = 0."""
-        for key in ("z", "z_rejected", "z_momentum"):
+        for key in STORED:
             if key in self._store:
                 self._store[key].zero_()
 
@@ -158,8 +163,8 @@ class Auxiliary:
         Raises ValueError where it belongs to another number of samples, before anything has changed.
         """
         self.check_fits(state)
-        if "z_momentum" in state and "z_momentum" not in self._store:
-            self._store["z_momentum"] = torch.zeros_like(self.values)
+        if "z_momentum" in state:
+            self.make_momentum()
         for key in ("z", "z_momentum"):
             if key in self._store:
                 self._store[key].copy_(state[key]) if key in state else self._store[key].zero_()

@@ -12,9 +12,10 @@ from mirrordescent.roots import origin, solve_increasing
 
 
 class Convex(Potential):
-    """Any strictly convex function of a user's, applied elementwise: gradient by autograd, inverse by root finding.
+    """Any strictly convex function of a user's that is a sum over the weights: gradient by autograd, inverse by roots.
 
-    function: takes a tensor and returns a tensor of the same shape, each element depending on its own input alone.
+    function: takes a tensor and returns one of the same shape, each element depending on its own input alone; or their
+        sum over all elements, a scalar.
     domain: the open interval where it is defined; the gradient should run from −∞ to ∞ over it, else a step that asks
         for more ends at the domain's edge.
     name: how checkpoints and messages call it.
@@ -40,27 +41,42 @@ class Convex(Potential):
         if not low < high:
             raise ValueError(f"domain must be an interval (low, high) with low < high, got {domain}")
         self.function, self.domain = function, (low, high)
+        self.summed, self.constant = False, 0.0  # whether the function returns the sum, and what it has beside it
         self.spec = f"convex[{name or getattr(function, '__name__', type(function).__name__)}]"
         self._check()
 
     def _check(self) -> None:
         """Refuse what can be seen at once: a wrong shape, or a gradient that does not increase."""
-        reach = torch.tensor([-2, -1, -0.5, -0.1, 0, 0.1, 0.5, 1, 2], dtype=torch.float64)
+        reach = torch.tensor([-2, -1, -0.5, -0.1, 0, 0.1, 0.5, 1, 2], dtype=torch.float64, device="cpu")
         middle = origin(self.domain)
         low, high = max(self.domain[0], middle - 2.5), min(self.domain[1], middle + 2.5)
         probe = low + (high - low) * (reach + 2.5) / 5
-        output = self.function(probe)
-        if not isinstance(output, Tensor) or output.shape != probe.shape:
+        try:
+            output = self.function(probe)
+        except Exception as error:
+            raise ValueError(f"function must take a tensor of any shape: {error}") from error
+        self._check_output(probe, output)
+        try:
+            slopes, some = self._gradient(probe), self._gradient(probe[2:5])
+        except RuntimeError as error:
+            raise ValueError(f"function must be differentiable, and not constant: {error}") from None
+        alone = self.summed or torch.allclose(self.function(probe[2:5]), output[2:5], equal_nan=True)
+        if not alone or not torch.allclose(some, slopes[2:5], equal_nan=True):
+            raise ValueError("function must act elementwise: its value at a weight depends on the other weights")
+        self._check_slopes(probe, slopes)
+
+    def _check_output(self, probe: Tensor, output: Tensor) -> None:
+        if not isinstance(output, Tensor) or output.shape not in (probe.shape, ()):
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(f"function must act elementwise: it turned shape {tuple(probe.shape)} into {shape}")
         if output.dtype != probe.dtype:
             raise ValueError(f"function must keep the type of its input: it turned {probe.dtype} into {output.dtype}")
-        if not torch.allclose(self.function(probe[2:5]), output[2:5], equal_nan=True):
-            raise ValueError("function must act elementwise: its value at a weight depends on the other weights")
-        try:
-            slopes = self._gradient(probe)
-        except RuntimeError as error:
-            raise ValueError(f"function must be differentiable, and not constant: {error}") from None
+        self.summed = output.dim() == 0
+        if self.summed:
+            one = probe[:1]
+            self.constant = float(2 * self.function(one) - self.function(one.repeat(2)))
+
+    def _check_slopes(self, probe: Tensor, slopes: Tensor) -> None:
         undefined = (~slopes.isfinite()).nonzero()
         if len(undefined):
             k = int(undefined[0])
@@ -87,13 +103,19 @@ class Convex(Potential):
         )
 
     def _terms(self, w: Tensor) -> Tensor:
-        return self.function(w)
+        if not self.summed:
+            return self.function(w)
+        if not w.numel():
+            return w.clone()
+        terms: Tensor = torch.func.vmap(self.function)(w.reshape(-1, 1))
+        return terms.reshape(w.shape) - self.constant * (1 - 1 / w.numel())
 
     def _gradient(self, w: Tensor) -> Tensor:
+        differentiable = torch.is_grad_enabled() and w.requires_grad
         with torch.enable_grad():
-            x = w.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(self.function(x).sum(), x)
-        return gradient.detach()
+            x = w if differentiable else w.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.function(x).sum(), x, create_graph=differentiable)
+        return gradient
 
     def _inverse(self, dual: Tensor) -> Tensor:
         start = torch.full_like(dual, origin(self.domain))

@@ -18,7 +18,7 @@ def checked_index(index: Tensor, losses: Tensor, num_samples: int) -> Tensor:
     """
     if not isinstance(index, Tensor):
         try:
-            index = torch.as_tensor(index)
+            index = torch.as_tensor(index, device="cpu")
         except (TypeError, ValueError, RuntimeError):
             raise TypeError(f"index must be a tensor of integers, got {type(index).__name__}") from None
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:

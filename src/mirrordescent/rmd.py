@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from mirrordescent.auxiliary import Auxiliary
+from mirrordescent.auxiliary import STORED, Auxiliary
 from mirrordescent.eager import always_eager
 from mirrordescent.inputs import check_losses, check_rate, checked_index, number, one_of, working
 from mirrordescent.paths import apply
@@ -90,7 +90,7 @@ class RMD(SMD):
     tensor([0.2500, 0.5000, 0.7500])
     """
 
-    _largest = 0  # batch so far
+    _warned = False  # that z overshoots
 
     def __init__(
         self,
@@ -122,6 +122,8 @@ class RMD(SMD):
             raise ValueError(f"eps must be a finite number >= 0, or None for the losses' machine epsilon, got {eps}")
         if callable(penalty):
             check_penalty(penalty)
+        elif penalty == "custom":  # which checkpoints call a function
+            raise ValueError("penalty must be the function itself, which returns the slope, got 'custom'")
         self._pending = Pending()
         self._penalty: Slope | None = penalty if callable(penalty) else None
         self._settings: dict[str, Any] = {
@@ -137,11 +139,11 @@ class RMD(SMD):
         super().__init__(params, lr, potential, momentum=momentum, foreach=foreach, fused=fused)
         everything = self._params()
         wide = any(w.dtype in (torch.float64, torch.complex128) for w in everything)
-        dense = momentum_rule == "dense" and momentum != 0
         dtype = torch.float64 if wide else torch.float32
         first = self.param_groups[0]
-        first.update(self._settings)
-        first.update(Auxiliary.new_store(num_samples, dtype, everything[0].device, momentum=dense))
+        first.update(self._settings, largest_batch=0)
+        first.update(Auxiliary.new_store(num_samples, dtype, everything[0].device))
+        self._make_ball()
         if lam_convention == "paper":
             self._check_stability(float(first["lr"]) / lam, first["momentum"], momentum_rule)
 
@@ -150,9 +152,8 @@ class RMD(SMD):
         mine = [key for key in (*SETTINGS, "z") if key in param_group]
         if mine:
             raise ValueError(f"{mine[0]} is one for the whole optimizer; a parameter group cannot set its own")
-        if self.param_groups:
-            param_group = {"momentum": self.param_groups[0]["momentum"], **param_group}
-        super().add_param_group(param_group)
+        shared = {"momentum": self.param_groups[0]["momentum"]} if self.param_groups else {}
+        super().add_param_group({**shared, **param_group})  # z goes into a copy, not into the caller's dict
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
@@ -170,11 +171,16 @@ class RMD(SMD):
         if rule == "scaled":
             check_rate(in_all, "lr/(lam (1 - momentum))")
         if rate > 1:
-            warnings.warn(f"lr/lam = {rate:.3g} is above 1: z overshoots at every visit", stacklevel=3)
+            self._warn_of_overshooting(rate, "lr/lam", stacklevel=4)
         elif in_all >= 2:
             warnings.warn(
                 f"lr/(lam (1 - momentum)) = {in_all:.3g} is 2 or more: z diverges if batches are small", stacklevel=3
             )
+
+    def _warn_of_overshooting(self, rate: float, name: str, stacklevel: int) -> None:
+        if not self._warned and not torch.compiler.is_compiling():
+            self._warned = True
+            warnings.warn(f"{name} = {rate:.3g} is above 1: z overshoots at every visit", stacklevel=stacklevel)
 
     @property
     def aux(self) -> Auxiliary:
@@ -318,6 +324,7 @@ class RMD(SMD):
         works = self._gather()
         if not any(work.params for work in works):
             return value
+        self._make_ball()
         grads = gradients(self._params())
         if self._pending and grads[0].device.type == "cpu":
             self._pending.drop_what_was_thrown_away(grads)
@@ -345,19 +352,29 @@ class RMD(SMD):
         group = self.param_groups[0]
         if group["lam"] == math.inf:
             return None
-        divisor: float = group["lam"]
-        if group["momentum_rule"] == "scaled":
+        divisor, of = float(group["lam"]), ["lam"]
+        if group["momentum_rule"] == "scaled" and group["momentum"] != 0:
             divisor *= 1 - group["momentum"]
+            of.append("(1 - momentum)")
         lr: float | Tensor = group["lr"]
         if isinstance(lr, Tensor) and lr.device.type != "cpu":
             return lr.detach().reshape(()).to(self.aux.values.device, non_blocking=True) / divisor
-        rate = float(lr) / divisor
+        rate = share = float(lr) / divisor
         if group["lam_convention"] == "objective":
-            self._largest = max(self._largest, batch_size)  # a rare smaller batch makes nothing diverge
-            check_rate(rate / self._largest, "z's step lr/(lam * batch size)")
-        else:
-            check_rate(rate, "z's step lr/lam")
+            group["largest_batch"] = max(group["largest_batch"], batch_size)  # a rare smaller one makes nothing diverge
+            share /= group["largest_batch"]
+            of.append("batch size")
+        name = "lr/lam" if len(of) == 1 else f"lr/({' * '.join(of)})"
+        check_rate(share, f"z's step {name}")
+        if share > 1:
+            self._warn_of_overshooting(share, name, stacklevel=6)
         return rate
+
+    def _make_ball(self) -> None:
+        # Without a batch, too: a distributed checkpoint takes a step without one, and asks for what is there then.
+        group = self.param_groups[0]
+        if group["momentum"] != 0 and group["momentum_rule"] == "dense":
+            self.aux.make_momentum()
 
     def _descend(self, index: Tensor, slope: Tensor, rate: float | Tensor) -> None:
         """z_i ← z_i − c_i/λ for every batch that went backward; c_i/(λ|B|) in the convention of the objective."""
@@ -401,20 +418,23 @@ class RMD(SMD):
         loading = "param_groups" in self.__dict__
         group = state["param_groups"][0]
         if loading:
-            aux = self.aux
-            aux.check_fits(group)
+            here = self.param_groups[0]
+            self.aux.check_fits(group)
             for key in SETTINGS:
-                group.setdefault(key, self.param_groups[0][key])
+                group.setdefault(key, here[key])
+            group.setdefault("largest_batch", 0)
             check_settings(group)
             if group.get("penalty") == "custom" and self._penalty is None:
                 raise ValueError(
                     "the state was made with a penalty of your own; make the optimizer with it before loading"
                 )
             loaded = {key: group[key] for key in ("z", "z_momentum") if key in group}
+            kept = {key: here[key] for key in STORED if key in here}
         super().__setstate__(state)
         if loading:
-            aux.load_state_dict(loaded)
-            for key in ("z", "z_rejected", "z_momentum"):
-                if key in aux._store:
-                    self.param_groups[0][key] = aux._store[key]
+            group = {key: value for key, value in self.param_groups[0].items() if key not in STORED}
+            here.clear()  # and the same group goes on, since an `aux` that somebody holds looks into it
+            here.update(group, **kept)
+            self.param_groups[0] = here
+            self.aux.load_state_dict(loaded)
             self._pending.clear()

@@ -48,7 +48,7 @@ def origin(domain: tuple[float, float]) -> float:
 def _last_inside(domain: tuple[float, float], dtype: torch.dtype) -> tuple[float, float]:
     """The smallest and the largest finite float of a type inside an open interval, as numbers."""
     largest = torch.finfo(dtype).max
-    ends = torch.tensor([max(domain[0], -largest), min(domain[1], largest)], dtype=dtype)  # on the CPU
+    ends = torch.tensor([max(domain[0], -largest), min(domain[1], largest)], dtype=dtype, device="cpu")
     if domain[0] > -largest or domain[1] < largest:
         ends = torch.nextafter(ends, ends.flip(0))
     return ends[0].item(), ends[1].item()

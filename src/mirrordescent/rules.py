@@ -62,7 +62,7 @@ def finite(t: Tensor) -> Tensor:
 
 def check_penalty(slope: Slope) -> None:
     """Refuse what can be seen at once: a function that is no ℓ̂', elementwise, increasing, and 0 at 0."""
-    probe = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
+    probe = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0], device="cpu")
     try:
         values = slope(probe)
     except Exception as error:

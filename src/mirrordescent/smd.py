@@ -108,8 +108,9 @@ class SMD(Optimizer):
         group["potential"] = self._register(group["potential"])
         psi = self.potential_of(group)
         for k, w in enumerate(group["params"]):
-            if w.is_sparse or not (w.is_floating_point() or w.is_complex()):
-                kind = "sparse" if w.is_sparse else str(w.dtype)
+            dense = w.layout == torch.strided
+            if not dense or not (w.is_floating_point() or w.is_complex()):
+                kind = str(w.dtype) if dense else "sparse"
                 raise TypeError(
                     f"{self._name(group, k)} is {kind}; mirror descent takes dense real or complex parameters"
                 )

@@ -19,8 +19,8 @@ class StopOnPlateau:
     def __init__(self, relative: float = 1e-4, patience: int = 500) -> None:
         if not 0 <= relative < 1:
             raise ValueError(f"relative must be in [0, 1), got {relative}")
-        if patience < 1:
-            raise ValueError(f"patience must be >= 1, got {patience}")
+        if not patience >= 1 or patience != int(patience):
+            raise ValueError(f"patience must be a whole number >= 1, got {patience}")
         self.relative, self.patience = float(relative), int(patience)
         self.best, self.waited = math.inf, 0
 
@@ -54,7 +54,7 @@ class StopOnInterpolation:
     def __call__(self, value: float) -> bool:
         """Take this epoch's training accuracy; True means stop."""
         value = float(value)
-        if value > 1:
+        if value > 1 + 1e-4:  # a mean of float32 numbers may round to a little more than 1
             raise ValueError(f"the accuracy is a fraction in [0, 1], got {value} (a percentage? divide it by 100)")
         return value >= 1
 
