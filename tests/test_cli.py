@@ -173,6 +173,17 @@ def test_what_was_done_to_the_data_is_told_before_training(capsys: pytest.Captur
     assert "note: left out of a.csv, 1 row without a label: line 6\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("width", ["20", "80"])
+def test_a_narrow_terminal_loses_no_figure(
+    width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["train", "--epochs", "1", "--corruption", "0.4"])
+    wide = capsys.readouterr().out.replace("─", "").split()
+    monkeypatch.setenv("COLUMNS", width)
+    main(["train", "--epochs", "1", "--corruption", "0.4"])
+    assert sorted(wide) == sorted(capsys.readouterr().out.replace("─", "").split())
+
+
 def test_machines_get_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--epochs", "1", "--json"]) == 0
     [record] = json.loads(capsys.readouterr().out)

@@ -183,7 +183,7 @@ def test_runs_that_are_not_done_are_named_and_not_averaged_in() -> None:
     assert leaders(rows) == [mixed]  # what is not done has shown nothing yet
     text = page(rows, COMMAND)
     assert "87.00 ± 1.41" in text
-    table = [line for line in cells(text) if len(line) > 8]
+    table = [line for line in cells(text) if len(line) > 9]
     assert table[1][-2:] == ["100", "epoch limit (2), not finished (interrupted) (1)"]
     assert table[2][-2:] == ["125", "not finished (running or killed)"]
     assert (
@@ -198,6 +198,18 @@ def test_of_several_epoch_limits_the_longest_counts() -> None:
         (row,) = compared(records)
         assert row.epochs == 100
         assert row.test.mean == pytest.approx(80)
+
+
+@pytest.mark.usefixtures("_undrawn")
+def test_a_row_of_a_quick_look_is_not_compared() -> None:
+    (row,) = compared([record(dataclasses.replace(paper.paper_rmd(25, 1.2), epochs=10), 0.1)])
+    assert row.short
+    assert not row.off
+    assert row.ended == "epoch limit, 100 planned"
+    text = page([row], COMMAND)
+    assert "given too few epochs to be compared" in text
+    assert "| too short |" in text
+    assert "| 1 of 7 |" in text  # of the λ that are planned
 
 
 def test_what_is_not_the_papers_is_left_out() -> None:
@@ -348,7 +360,27 @@ class TestCommand:
         assert str(root / "reproduction.html") in shown.err
         text = (root / "reproduction.md").read_text(encoding="utf-8")
         rows = compared(records)
-        assert len([line for line in cells(text) if len(line) > 8]) == len({row.corruption for row in rows}) + len(rows)
+        assert len([line for line in cells(text) if len(line) > 9]) == len({row.corruption for row in rows}) + len(rows)
+
+    def test_a_damaged_record_beside_them_is_left_out(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        root = tmp_path / "runs"
+        shutil.copytree(RECORDS, root)
+        records = read_all(root)
+        (root / "other").mkdir()
+        (root / "other" / "run.json").write_text("{")
+        monkeypatch.setattr(lab, "reproduce", lambda *_, **__: (records[:1], []))
+        assert self.call("--root", str(root), "--table", "40") == 0
+        assert f"left out of the report: {root / 'other' / 'run.json'} cannot be read" in capsys.readouterr().err
+        assert (root / "reproduction.html").exists()
+
+    def test_where_it_cannot_write_it_says_so_before_it_trains(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "file").write_text("")
+        assert self.call("--quick", "--root", str(tmp_path / "runs"), "--out", str(tmp_path / "file")) == 1
+        assert capsys.readouterr().err == f"rmd: {tmp_path / 'file'}: Not a directory\n"
 
     def test_where_nothing_was_evaluated_there_is_no_report(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -16,7 +16,7 @@ import pytest
 from mirrordescent.lab import sweep as module
 from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import read, read_all
+from mirrordescent.lab.records import held, read, read_all
 from mirrordescent.lab.runs import Run
 from mirrordescent.lab.sweep import Finished, grid, parse_axes, parse_axis, sweep
 from mirrordescent.lab.train import train
@@ -70,6 +70,13 @@ def test_axes_are_read_as_typed() -> None:
             parse_axis(text)
     with pytest.raises(ValueError, match="the grid's lam does nothing in sgd, smd"):
         grid({}, {"algorithm": ["sgd", "smd"], "lam": [1, 2]})
+    for axes in ({"noise": ["pair"]}, {"noise": ["pair"], "corruption": ["0", "0.00"]}):
+        with pytest.raises(ValueError, match="the grid's noise does nothing in runs without corruption"):
+            grid({}, axes)
+    with pytest.raises(ValueError, match="algorithm must be one of"):
+        grid({"algorithm": "adam", "lam": 1.0}, {})
+    runs = grid({}, {"noise": ["pair"], "corruption": ["0.00", "0.4"]})
+    assert [(run.noise, run.corruption) for run in runs] == [("uniform", 0.0), ("pair", 0.4)]
     with pytest.raises(ValueError, match=r"unknown setting 'lamb' \(did you mean 'lam'\?\)"):
         grid({}, {"lamb": [1]})
 
@@ -153,6 +160,7 @@ def test_a_damaged_record_is_one_failure(tmp_path: Path) -> None:
     runs = [Run(epochs=1), Run(epochs=1, seed=1)]
     records, _ = sweep(runs, Keeping(tmp_path), CPU, jobs=1)
     (records[0].folder / "run.json").write_text("{")
+    (records[0].folder / "checkpoint.pt").unlink()  # which would restore it
     records, failed = sweep(runs, Keeping(tmp_path), CPU, jobs=1)
     assert len(records) == len(failed) == 1
     assert "run.json cannot be read" in failed[0].error
@@ -165,6 +173,20 @@ def test_the_threads_do_not_depend_on_what_is_left(tmp_path: Path) -> None:
     assert len(both) == 2
     assert {record.environment["threads"] for record in both} == {max(1, module.cores() // 2)}
     assert first in both
+
+
+def test_a_folder_that_takes_nothing_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        sweep([Run(epochs=1), Run(epochs=1, seed=1)], Keeping(tmp_path / "file"), CPU, jobs=1)
+
+
+def test_a_run_that_another_process_has_is_left_waiting_when_the_minutes_are_over(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path, wait=True)
+    [record], _ = sweep([Run(epochs=1)], Keeping(tmp_path / "other"), CPU, jobs=1)
+    with held(tmp_path / record.id):
+        done, rest = sweep([Run(epochs=1)], keeping, CPU, jobs=1, minutes=0.01)
+    assert (done, [end.status for end in rest]) == ([], ["waiting"])
 
 
 def test_bad_data_are_told_before_anything_starts(tmp_path: Path) -> None:

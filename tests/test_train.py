@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -31,7 +32,7 @@ from mirrordescent.lab.loop import Keeping, Progress, rule_for
 from mirrordescent.lab.models import build
 from mirrordescent.lab.noise import Noise
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import Record, RunError, held, read
+from mirrordescent.lab.records import BusyError, DamagedError, Record, RunError, held, read, read_all
 from mirrordescent.lab.runs import Run, derived, settled
 from mirrordescent.lab.train import train
 from mirrordescent.lab.visits import visits
@@ -333,6 +334,26 @@ def test_two_processes_on_one_run(tmp_path: Path) -> None:
     assert read(tmp_path / run.id).status == "done"
 
 
+def test_waiting_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    run = settled(Run(epochs=1), small())
+    asked = iter(range(10))
+    with held(tmp_path / run.id), pytest.raises(BusyError):
+        train(run, Keeping(tmp_path, wait=True), CPU, data=small(), stop=lambda: next(asked) > 2)
+
+
+def test_whoever_has_a_run_may_leave_nothing_behind(tmp_path: Path) -> None:
+    folder, other = tmp_path / "run", contextlib.ExitStack()
+    other.enter_context(held(folder))
+
+    def leave() -> bool:
+        other.close()
+        assert not folder.exists()
+        return False
+
+    with held(folder, wait=True, stop=leave), pytest.raises(BusyError), held(folder):
+        pass
+
+
 def wait_and_train(root: Path, run: Run) -> None:
     train(run, Keeping(root, wait=True), CPU, data=small())
 
@@ -350,9 +371,41 @@ def test_damage_is_named(tmp_path: Path) -> None:
     (folder / "checkpoint.pt").write_bytes(b"not a checkpoint")
     with pytest.raises(RunError, match=r"checkpoint\.pt cannot be read"):
         trained(tmp_path, run)
+    (folder / "checkpoint.pt").unlink()
     (folder / "run.json").write_text("{")
-    with pytest.raises(RunError, match=r"run\.json cannot be read"):
+    with pytest.raises(RunError, match=rf"run\.json cannot be read.*remove {folder} and train again"):
         trained(tmp_path, run)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.json", "{"),
+        ("run.json", '{"run": {}, "data": []}'),
+        ("metrics.jsonl", None),
+        ("metrics.jsonl", ""),
+        ("metrics.jsonl", "null\n"),
+        ("metrics.jsonl", '{"epoch": 1'),
+    ],
+)
+def test_a_damaged_record_is_refused_and_restored_from_its_checkpoint(
+    tmp_path: Path, name: str, text: str | None
+) -> None:
+    record = trained(tmp_path, Run(epochs=2))
+    path = record.folder / name
+    whole = path.read_bytes()
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
+    with pytest.raises(DamagedError, match=rf"{name} cannot be read: .* restores it from its checkpoint"):
+        read(record.folder)
+    heard: list[RunError] = []
+    assert read_all(tmp_path, skip=heard.append) == []
+    assert len(heard) == 1
+    again = trained(tmp_path, Run(epochs=2))
+    assert path.read_bytes() == whole
+    assert (again.rows, again.status) == (record.rows, "done")
 
 
 def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> None:

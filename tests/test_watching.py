@@ -11,6 +11,7 @@ from rich.console import Console
 from mirrordescent.lab import watching
 from mirrordescent.lab.loop import Progress
 from mirrordescent.lab.runs import Run
+from mirrordescent.lab.sweep import Finished
 from mirrordescent.lab.watching import EVERY, Watching
 
 
@@ -64,3 +65,15 @@ def test_the_next_run_of_a_command_is_told_from_the_first(clock: Clock) -> None:
         "training: epoch 20.0 of 20",
         "training, run 2: epoch 10.0 of 20, about 19 s left",
     ]
+
+
+def test_lines_are_never_cut_and_what_is_not_over_is_not_counted() -> None:
+    out = io.StringIO()
+    with Watching(Console(file=out, width=20), total=3) as watch:
+        watch(Finished(Run(algorithm="sgd", seed=4), "done"))
+        watch(Finished(Run(algorithm="sgd"), "interrupted"))
+        watch(Finished(Run(algorithm="sgd", seed=5), "failed", "a long reason, longer than the terminal is wide"))
+    done, interrupted, failed = out.getvalue().splitlines()
+    assert done == "1 of 3: SGD, seed 4, done"
+    assert interrupted == "1 of 3: SGD, seed 0, interrupted"
+    assert failed.endswith("a long reason, longer than the terminal is wide")

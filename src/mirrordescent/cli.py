@@ -26,7 +26,15 @@ from mirrordescent import __version__
 from mirrordescent.lab.audit.auditing import Asked
 from mirrordescent.lab.audit.cleaning import Cleaning
 from mirrordescent.lab.data import DataError, load
-from mirrordescent.lab.display import show, show_audit, show_cleaned, show_data, show_reproduction, show_states
+from mirrordescent.lab.display import (
+    show,
+    show_audit,
+    show_cleaned,
+    show_data,
+    show_pages,
+    show_reproduction,
+    show_states,
+)
 from mirrordescent.lab.files import check_writable, write_text
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.names import unknown
@@ -257,17 +265,25 @@ def reproduce(
         if table != "all" or quick or minutes is not None or at_once is not None:
             raise ValueError("--report-only trains nothing: leave out --table, --quick, --minutes and --at-once")
         records = read_all(keeping.root)
-        written = lab.write_page(records, keeping, out)
-        show_reproduction(records, written, json=json)
+        show_reproduction(records, json=json)
+        show_pages(lab.write_page(records, keeping, out))
         return 0
     runs = lab.runs_of(table, quick=quick)
+    check_writable((out or keeping.root) / "reproduction.html")
     with Watching(console(), total=len(runs)) as watch:
         records, rest = lab.reproduce(runs, keeping, place, minutes=minutes, at_once=at_once, watch=watch)
-    found = read_all(keeping.root) if records or any(end.status == "interrupted" for end in rest) else []
-    show_reproduction(records, lab.write_page(found, keeping, out) if lab.compared(found) else None, json=json)
+    show_reproduction(records, json=json)
+    found = []
+    if records or any(end.status == "interrupted" for end in rest):
+        found = read_all(keeping.root, skip=lambda error: say(f"rmd: left out of the report: {error}"))
+    if lab.compared(found):
+        show_pages(lab.write_page(found, keeping, out))
+    failed = sum(end.status == "failed" for end in rest)
     if rest:
-        say(f"rmd: {len(records)} of {len(runs)} runs are done; the same command goes on with the others")
-    return 1 if any(end.status == "failed" for end in rest) else 0
+        others = f"; {failed} failed" if failed else ""
+        goes_on = "; the same command goes on with the others" if len(rest) > failed else ""
+        say(f"rmd: {len(records)} of {len(runs)} runs are done{others}{goes_on}")
+    return 1 if failed else 0
 
 
 def data_list(root: Path | None = None, json: bool = False) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -25,6 +26,7 @@ from mirrordescent.lab.report.table import NOTHING, Line, tasks
 from mirrordescent.lab.reproduce import Pages, Row, compared
 from mirrordescent.lab.watching import say
 
+WORD = 12  # columns of a terminal that a column of words has at least
 CLASSES = 20  # lines of an audit's table
 
 
@@ -37,13 +39,17 @@ def show(records: Sequence[Record], *, json: bool) -> None:
         show_table(records)
 
 
-def show_reproduction(records: Sequence[Record], report: Pages | None, *, json: bool) -> None:
-    """The runs beside the paper's, and where the report is."""
+def show_reproduction(records: Sequence[Record], *, json: bool) -> None:
+    """The runs beside the paper's."""
     if json:
         show(records, json=True)
     else:
         show_comparison(compared(records))
-    for name, path in [] if report is None else report.named:
+
+
+def show_pages(report: Pages) -> None:
+    """Where a report is."""
+    for name, path in report.named:
         say(f"{name}: {path}")
 
 
@@ -56,14 +62,26 @@ def _table(headings: Iterable[str], words: Container[str], title: str = "") -> T
     return table
 
 
+def _print(table: Table) -> None:
+    """A table on the standard output; where a terminal is too narrow for its figures, beyond its edge."""
+    out = Console()
+    for column in table.columns:
+        lines = [line for text in (column.header, *column.cells) for line in str(text).splitlines()]
+        longest = max(map(cell_len, lines), default=0)
+        column.min_width = longest if column.no_wrap else min(longest, WORD)
+    least = sum(column.min_width or 0 for column in table.columns) + 2 * len(table.columns) + 2  # with what is between
+    out.width = max(out.width, least)
+    out.print(table)
+
+
 def show_table(records: Sequence[Record]) -> None:
-    """The runs, one line per setting, task after task; narrow enough for any terminal."""
+    """The runs, one line per setting, task after task."""
     for task in tasks(records):
         columns = [(heading, cell) for heading, cell in TERMINAL if any(cell(line) for line in task.lines)]
         shown = _table([heading for heading, _ in columns], {"", "ended"}, task.title)
         for line in task.lines:
             shown.add_row(*[escape(cell(line)) for _, cell in columns], style="bold green" if line.best else None)
-        Console().print(shown)
+        _print(shown)
 
 
 def _figure(key: str, form: str, scale: float = 1.0) -> Callable[[Line], str]:
@@ -83,21 +101,26 @@ TERMINAL: tuple[tuple[str, Callable[[Line], str]], ...] = (
     ("wrong\nlearnt %", _figure("wrong_fitted", ".1f", 100)),
     ("AUROC\nof z", _mean("z_auroc", ".3f")),
     ("epochs", _mean("epochs", ".0f")),
-    ("ended", lambda line: "" if line.ended == "epoch limit" else line.ended),
+    ("ended", lambda line: _unusual(line.ended)),
 )
+
+
+def _unusual(ended: str) -> str:
+    """Why it ended, where it is worth a word."""
+    return "" if ended == "epoch limit" else ended
 
 
 def show_comparison(rows: Sequence[Row]) -> None:
     """The paper's tables and ours."""
     for corruption in dict.fromkeys(row.corruption for row in rows):
-        headings = ("", "epochs", "train\n%", "paper", "test\n%", "paper", "by")
-        shown = _table(headings, {""}, f"{corruption} % of the labels redrawn")
+        headings = ("", "train\n%", "paper", "test\n%", "paper", "differ-\nence", "epochs", "ended")
+        shown = _table(headings, {"", "ended"}, f"{corruption} % of the labels redrawn")
         for row in rows:
             if row.corruption == corruption:
-                cells = [row.train.text(".1f"), _or_nothing(row.paper_train), row.test.text(".1f")]
+                cells = [f"{row.train.mean:.1f}", _or_nothing(row.paper_train), row.test.text(".1f")]
                 cells += [_or_nothing(row.paper_test), _or_nothing(row.difference, "+.1f")]
-                shown.add_row(escape(row.title), str(row.epochs), *cells)
-        Console().print(shown)
+                shown.add_row(escape(row.title), *cells, row.epochs_text, _unusual(row.ended))
+        _print(shown)
 
 
 def show_audit(audited: Audited, top: int) -> None:
@@ -113,7 +136,7 @@ def show_audit(audited: Audited, top: int) -> None:
         if bool(here.any()):
             share, flagged = float(found.wrong[here].mean()), int(found.issue[here].sum())
             classes.add_row(escape(name), f"{int(here.sum()):,}", f"{100 * share:.1f}", f"{flagged:,}")
-    out.print(classes)
+    _print(classes)
     if len(names) > CLASSES:
         out.print(f"(the {CLASSES} classes with the largest share of {len(names):,})", highlight=False)
     words = ("", "given", "suggested")
@@ -125,7 +148,7 @@ def show_audit(audited: Audited, top: int) -> None:
             figures = f"{float(wrong[i]):.3f}", f"{float(confidence[i]):.2f}"
             suspects.add_row(escape(audited.whole.names[i]), *labels, *figures)
     if suspects.row_count:
-        out.print(suspects)
+        _print(suspects)
 
 
 def show_cleaned(

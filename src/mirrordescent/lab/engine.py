@@ -154,6 +154,9 @@ class _Side:
         """How many runs the memory holds: as many as the first one's share goes into it."""
         if not self.active:
             return 1
+        if len(self.active) >= AT_ONCE:
+            return AT_ONCE
+        torch.cuda.empty_cache()  # what runs that have ended leave to the allocator
         free, total = torch.cuda.mem_get_info(self.place.resolved)
         each = (total - free) / len(self.active)
         return max(1, min(AT_ONCE, len(self.active) + int((free - SPARE * total) / each)))

@@ -38,7 +38,7 @@ class Job:
             raise ValueError(
                 f"augment {run.augment!r} is for images, but samples of {data.name} have shape {data.shape}"
             )
-        self.pictures = padded(self.inputs) if self.crops else self.inputs
+        self.pictures = data.made_on(self.device, padded) if self.crops else self.inputs
         self.model = self.new_model()
         if self.batch < 2 and any(isinstance(module, nn.BatchNorm2d) for module in self.model.modules()):
             raise ValueError(f"batch_size must be >= 2 with batch norm, as in {run.model}, got {self.batch}")

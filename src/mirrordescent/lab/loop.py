@@ -202,7 +202,7 @@ class Loop:
                 self.rule.load_state_dict(state["rule"])
             self.epoch, self.step = state["epoch"], state["step"]
             self.record.rows, self.record.epochs = json.loads(state["rows"]), self.epoch
-            self.before = state["seconds"]
+            self.before = self.record.seconds = state["seconds"]
             if state["status"] == "done":
                 self.record.status, self.record.reason = "done", state["reason"]
         except RunError:

@@ -7,7 +7,8 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,14 @@ Row = dict[str, float | int | None]  # one evaluation; None where a figure does 
 
 class RunError(RuntimeError):
     """A run that cannot go on: somebody else has it, or its folder does not fit; the message says which and why."""
+
+
+class BusyError(RunError):
+    """A run that another process is training."""
+
+
+class DamagedError(RunError):
+    """A record that cannot be read; a checkpoint beside it holds everything that it said."""
 
 
 @dataclass
@@ -89,35 +98,67 @@ class Record:
 
 
 def read(folder: Path) -> Record:
-    """The record in a folder. Raises RunError, naming the file, where there is none or it is damaged."""
-    path = folder / "run.json"
-    try:
+    """The record in a folder. Raises RunError where there is none, DamagedError, naming the file, where one is."""
+    path, metrics = folder / "run.json", folder / "metrics.jsonl"
+    if not path.exists():
+        raise RunError(f"{path} is missing: {folder} is not a run's folder")
+    with _whole(path):
         held = json.loads(path.read_text(encoding="utf-8"))
         if held.get("format", FORMAT) > FORMAT or not held["run"].keys() <= Run().to_dict().keys():
             raise RunError(f"{path} was written by a newer mirrordescent; upgrade to read it")
-        metrics = folder / "metrics.jsonl"
+        record = Record(folder, Run.from_dict(held["run"]))
+        for item in dataclasses.fields(Record):
+            if item.name in held and item.name not in ("folder", "run", "rows"):
+                setattr(record, item.name, _like(getattr(record, item.name), held[item.name], item.name))
+    with _whole(metrics):
         lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
-        names = {item.name for item in dataclasses.fields(Record)} - {"folder", "run", "rows"}
-        values = {name: held[name] for name in names if name in held}
-        return Record(folder, Run.from_dict(held["run"]), rows=[json.loads(line) for line in lines], **values)
-    except FileNotFoundError:
-        raise RunError(f"{path} is missing: {folder} is not a run's folder") from None
+        record.rows = [_like({}, json.loads(line), "a line") for line in lines]
+        if record.status == "done" and held.get("final") and held["final"] not in record.rows:
+            raise ValueError("the run's last evaluation is not there")
+    return record
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """What goes wrong in the block says that this file is damaged, and how to go on."""
+    try:
+        yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path} cannot be read: {error}; remove {folder} and train again") from None
+        again = f"remove {path.parent} and train again"
+        if (path.parent / "checkpoint.pt").exists():
+            again = "training the run again restores it from its checkpoint"
+        raise DamagedError(f"{path} cannot be read: {error}; {again}") from None
 
 
-def read_all(root: Path) -> list[Record]:
+def _like(default: Any, value: Any, name: str) -> Any:
+    """A value of the type that a field has."""
+    wanted = (int, float) if isinstance(default, float) else type(default)
+    if not isinstance(value, wanted):
+        raise TypeError(f"{name} is {value!r:.40}")
+    return value
+
+
+def read_all(root: Path, skip: Callable[[DamagedError], None] | None = None) -> list[Record]:
     """The records under a folder, one run's own folder included, in a fixed order. Raises RunError if none.
 
     What is inside of a run's folder belongs to that run, such as an audit's check, and is no run of its own here. Nor
     are audits, unless the folder is theirs: they train on what others are judged by.
+    skip: hears of records that are damaged, which are left out then; else the first of them is raised.
     """
     if not root.is_dir():
         raise RunError(f"{root} is not a folder; `rmd train` and `rmd sweep` write their runs under runs/")
     found = list(_run_folders(root))
     if not found:
         raise RunError(f"{root} holds no runs; make some with `rmd train` or `rmd sweep`")
-    return sorted((read(folder) for folder in found), key=lambda record: order_of(record.run))
+    records = []
+    for folder in found:
+        try:
+            records.append(read(folder))
+        except DamagedError as error:
+            if skip is None:
+                raise
+            skip(error)
+    return sorted(records, key=lambda record: order_of(record.run))
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
@@ -136,23 +177,35 @@ def order_of(run: Run) -> tuple[Any, ...]:
 
 
 @contextmanager
-def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
+def held(folder: Path, *, wait: bool = False, stop: Callable[[], bool] | None = None) -> Iterator[None]:
     """Have a run's folder to oneself; the operating system lets go of it when the process ends, however it ends.
 
-    wait: wait for whoever has it. Raises RunError at once otherwise.
+    wait: wait for whoever has it, until `stop()`. Raises BusyError at once otherwise.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(folder / "lock", timeout=-1 if wait else 0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise RunError(f"{folder} is being trained by another process; wait for it, or add --wait") from None
+    lock = filelock.FileLock(folder / "lock")
+    while not _acquired(lock, folder):
+        if not wait or (stop is not None and stop()):
+            raise BusyError(f"{folder} is being trained by another process; wait for it, or add --wait")
+        time.sleep(0.05)
     try:
         remove_parts(folder)
         yield
     finally:
         _remove_if_empty(folder)  # before others may have it
         lock.release()
+
+
+def _acquired(lock: filelock.BaseFileLock, folder: Path) -> bool:
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        return False
+    except FileNotFoundError:  # whoever had it has just left nothing behind
+        if folder.parent.is_dir():
+            return False
+        raise
+    return True
 
 
 def _remove_if_empty(folder: Path) -> None:

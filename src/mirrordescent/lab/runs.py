@@ -17,6 +17,17 @@ from mirrordescent.lab.names import nearest, unknown
 from mirrordescent.lab.noise import Noise
 
 Algorithm = Literal["sgd", "weight-decay", "smd", "rmd"]
+# whose settings they are that not every algorithm has
+USED_BY: dict[str, tuple[Algorithm, ...]] = {
+    "lam": ("rmd", "weight-decay"),
+    "potential": ("smd", "rmd"),
+    "reduction": ("rmd",),
+    "penalty": ("rmd",),
+    "acceleration": ("sgd",),
+    "decay": ("sgd",),
+    "schedule": ("sgd",),
+    "mixup": ("sgd",),
+}
 
 
 @dataclass(frozen=True)
@@ -219,16 +230,9 @@ def _check_nothing_inert(run: Run) -> None:
         raise ValueError("weight-decay needs lam: weight_decay = 1/(lam * number of training samples)")
     if run.algorithm == "weight-decay" and run.lam == math.inf:
         raise ValueError("weight-decay with lam inf decays nothing: that is sgd")
-    if run.algorithm in ("sgd", "smd") and run.lam is not None:
-        raise ValueError(f"lam is for rmd and weight-decay, and does nothing in {run.algorithm}")
-    if run.algorithm in ("sgd", "weight-decay") and run.potential != "l2":
-        raise ValueError(f"potential is for smd and rmd, and does nothing in {run.algorithm}")
-    for name in ("reduction", "penalty"):
-        if run.algorithm != "rmd" and getattr(run, name) != _DEFAULTS[name]:
-            raise ValueError(f"{name} is for rmd, and does nothing in {run.algorithm}")
-    for name in ("acceleration", "decay", "schedule", "mixup"):
-        if run.algorithm != "sgd" and getattr(run, name) != _DEFAULTS[name]:
-            raise ValueError(f"{name} is for sgd, and does nothing in {run.algorithm}")
+    for name, users in USED_BY.items():
+        if run.algorithm not in users and getattr(run, name) != _DEFAULTS[name]:
+            raise ValueError(f"{name} is for {' and '.join(users)}, and does nothing in {run.algorithm}")
     if run.mixup and run.loss == "elr":
         raise ValueError("mixup does not go with loss 'elr', which remembers what a sample by itself was taken for")
     if run.acceleration == "nesterov" and not run.momentum:

@@ -14,24 +14,17 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from mirrordescent.lab.data import Data, Source, load
+from mirrordescent.lab.files import check_writable
 from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.names import first_line, unknown
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import Record, RunError, order_of, read
-from mirrordescent.lab.runs import Run, settled
+from mirrordescent.lab.records import BusyError, Record, RunError, order_of, read
+from mirrordescent.lab.runs import USED_BY, Algorithm, Run, settled
 from mirrordescent.lab.signals import handled
 from mirrordescent.lab.train import found, source_of, train
-
-# which settings an algorithm does not have; a grid leaves them out there
-_WITHOUT: dict[str, tuple[str, ...]] = {
-    "sgd": ("lam", "potential", "reduction", "penalty"),
-    "smd": ("lam", "reduction", "penalty", "acceleration", "decay", "schedule", "mixup"),
-    "weight-decay": ("potential", "reduction", "penalty", "acceleration", "decay", "schedule", "mixup"),
-    "rmd": ("acceleration", "decay", "schedule", "mixup"),
-}
 
 
 @dataclass(frozen=True)
@@ -56,20 +49,36 @@ def grid(base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Run
     for name in axes:
         if name not in known:
             raise unknown("setting", name, known)
-    algorithms = [str(name) for name in axes.get("algorithm", [base.get("algorithm", "rmd")])]
+    combinations = [{**base, **dict(zip(axes, values, strict=True))} for values in itertools.product(*axes.values())]
+    inert = [_inert(settings) for settings in combinations]
     for name in {**base, **axes}:
-        if all(name in _WITHOUT.get(algorithm, ()) for algorithm in algorithms):
+        if all(name in nothing for nothing in inert):
             whose = "the grid's " if name in axes else ""
-            raise ValueError(f"{whose}{name} does nothing in {', '.join(algorithms)}")
+            where = dict.fromkeys(nothing[name] for nothing in inert)
+            raise ValueError(f"{whose}{name} does nothing in {', '.join(where)}")
     runs: dict[str, Run] = {}
-    for values in itertools.product(*axes.values()):
-        settings = {**base, **dict(zip(axes, values, strict=True))}
-        without = [*_WITHOUT.get(settings.get("algorithm", "rmd"), ())]
-        if settings.get("noise") != "file" and settings.get("corruption", 0) in (0, "0", "0.0"):
-            without.append("noise")
-        run = Run.from_dict({name: value for name, value in settings.items() if name not in without})
+    for settings, nothing in zip(combinations, inert, strict=True):
+        run = Run.from_dict({name: value for name, value in settings.items() if name not in nothing})
         runs.setdefault(run.id, run)
     return sorted(runs.values(), key=order_of)
+
+
+def _inert(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Which settings do nothing beside the others, and in what; a grid leaves them out there."""
+    algorithm = settings.get("algorithm", "rmd")
+    found = {}
+    if algorithm in get_args(Algorithm):  # else the run itself will refuse it
+        found = {name: algorithm for name, users in USED_BY.items() if algorithm not in users}
+    if settings.get("noise") != "file" and _is_zero(settings.get("corruption", 0)):
+        found["noise"] = "runs without corruption"
+    return found
+
+
+def _is_zero(value: Any) -> bool:
+    try:
+        return float(value) == 0
+    except (TypeError, ValueError):  # which the run itself will refuse
+        return False
 
 
 def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -184,6 +193,8 @@ def sorted_out(
             hear(Finished(run, "done"))
         else:
             todo[run.id] = Work(run, sets[source], keeping.root)
+    if todo:
+        check_writable(keeping.root / "run.json")
     return list(todo.values()), list(done.values()), bad
 
 
@@ -203,6 +214,8 @@ def _train_one(
     keeping = replace(keeping, root=work.root)
     try:
         return Finished(work.run, train(work.run, keeping, place, data=work.data, watch=hear, stop=stop).status)
+    except BusyError as error:
+        return Finished(work.run, "waiting" if stop() else "failed", first_line(error))
     except Exception as error:  # whatever it is, it is this run's, and the others go on
         return Finished(work.run, "failed", first_line(error))
 

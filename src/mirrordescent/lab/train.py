@@ -14,7 +14,7 @@ from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.job import Job
 from mirrordescent.lab.loop import Keeping, Loop, Watch, digest_of
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import Record, RunError, held, read
+from mirrordescent.lab.records import DamagedError, Record, RunError, held, read
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.signals import handled
 
@@ -49,7 +49,7 @@ def train(
     data = data or load(source_of(run), keeping.data_root)
     run = settled(run, data)
     folder = keeping.root / run.id
-    with held(folder, wait=keeping.wait), place.taken(), signals() as signalled:
+    with held(folder, wait=keeping.wait, stop=stop), place.taken(), signals() as signalled:
         record = found(folder, run, data)
         if record is None or record.status != "done":
             loop = Loop(Job(run, data, place), record or Record(folder, run), keeping, watch)
@@ -84,10 +84,18 @@ def source_of(run: Run) -> Source:
 
 
 def found(folder: Path, run: Run, data: Data) -> Record | None:
-    """The record of an earlier go. Raises RunError where it is of another run or of other data."""
+    """The record of an earlier go; None where there is none, or a damaged one beside a checkpoint, which restores it.
+
+    Raises RunError where it is of another run or of other data.
+    """
     if not (folder / "run.json").exists():
         return None
-    record = read(folder)
+    try:
+        record = read(folder)
+    except DamagedError:
+        if not (folder / "checkpoint.pt").exists():
+            raise
+        return None
     if record.run != run:
         raise RunError(f"{folder} holds another run of the same name; remove it, or choose another folder with --root")
     if record.data.get("digest") != digest_of(run, data):

@@ -112,7 +112,7 @@ class Watching:
         if not self.console.is_terminal and time.monotonic() - self.said > EVERY:
             self.said = time.monotonic()
             words = [f"epoch {where:.1f} of {event.run.epochs}", standing(event.row), self._left(event, where)]
-            self.console.print(f"{title}: {', '.join(word for word in words if word)}", highlight=False)
+            self._say(f"{title}: {', '.join(word for word in words if word)}")
 
     def _left(self, event: loop.Progress, where: float) -> str:
         """How long a run will take at the pace that it has had."""
@@ -123,16 +123,19 @@ class Watching:
         return f"about {math.ceil(seconds / 60):,} min left" if seconds > 60 else f"about {math.ceil(seconds)} s left"
 
     def _finish(self, event: Finished) -> None:
-        self.ended += 1
+        self.ended += event.status in ("done", "failed")
         if event.run.id in self.tasks:
             self.bars.remove_task(self.tasks.pop(event.run.id))
         if self.all is not None:
             self.bars.update(self.all, completed=self.ended)
         if event.status == "failed":
-            self.console.print(f"[red]failed[/red] {event.run.title} ({event.run.id}): ", end="")
-            self.console.print(event.error, markup=False)
+            self.console.print("[red]failed[/red] ", end="")
+            self._say(f"{event.run.title} ({event.run.id}): {event.error}")
         elif self.total > 1 and not self.console.is_terminal:
-            self.console.print(f"{self.ended} of {self.total}: {event.run.title}, {event.status}")
+            self._say(f"{self.ended} of {self.total}: {event.run.title}, seed {event.run.seed}, {event.status}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

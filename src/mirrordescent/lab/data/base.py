@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -78,12 +79,24 @@ class Data:
         inputs, test_inputs, test_targets = self._places[device]
         return inputs, test_inputs, test_targets
 
+    def made_on(self, device: torch.device, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """What a function makes of the training inputs on a device; many runs share one copy of it, too."""
+        if (device, make) not in self._made:
+            self._made[device, make] = make(self.on(device)[0])
+        return self._made[device, make]
+
     def leave(self, device: torch.device) -> None:
-        """Forget the copy on a device."""
+        """Forget the copies on a device."""
         self._places.pop(device, None)
+        for key in [key for key in self._made if key[0] == device]:
+            del self._made[key]
 
     @cached_property
     def _places(self) -> dict[torch.device, tuple[Tensor, ...]]:
+        return {}
+
+    @cached_property
+    def _made(self) -> dict[tuple[torch.device, Callable[[Tensor], Tensor]], Tensor]:
         return {}
 
     def digest_with(self, more: bytes) -> str:

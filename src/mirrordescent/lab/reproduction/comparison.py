@@ -60,7 +60,17 @@ class Row:
     @property
     def ended(self) -> str:
         """Why the runs ended, or that they did not."""
-        return self.line.ended
+        return f"{self.line.ended}, {self.planned} planned" if self.short else self.line.ended
+
+    @property
+    def planned(self) -> int:
+        """The epoch limit that the setting has for the tables."""
+        return _settings()[_setting(self.line.records[0].run)]
+
+    @property
+    def short(self) -> bool:
+        """Whether the runs behind the figures were given fewer epochs than that, as `--quick` does."""
+        return max(record.run.epochs for record in self.line.counted) < self.planned
 
     @property
     def paper_train(self) -> float | None:
@@ -80,15 +90,20 @@ class Row:
     @property
     def off(self) -> bool:
         """Whether the test accuracy is more than 2 points from the paper's, to the two decimals that are shown."""
-        return self.difference is not None and abs(round(self.difference, 2)) > APART
+        return self.difference is not None and not self.short and abs(round(self.difference, 2)) > APART
 
 
 @dataclass(frozen=True)
 class Best:
-    """Our row with a method's best test accuracy at one level, beside the paper's best."""
+    """Our row with a method's best test accuracy at one level, beside the paper's best.
+
+    tried: for how many λ there is a row; planned: how many the tables have.
+    """
 
     row: Row
     published: paper.Figure
+    tried: int
+    planned: int
 
     @property
     def difference(self) -> float:
@@ -127,7 +142,9 @@ def bests(rows: Sequence[Row]) -> list[Best]:
         for row in leaders([row for row in rows if row.corruption == corruption]):
             if algorithm := HEADLINES.get(row.method):
                 theirs = [figure for figure in paper.figures(corruption) if figure.algorithm == algorithm]
-                found.append(Best(row, max(theirs, key=lambda figure: figure.test)))
+                tried = sum((other.corruption, other.method) == (corruption, row.method) for other in rows)
+                planned = {run.lam for run in paper.table_runs(corruption) if method_of(run) == row.method}
+                found.append(Best(row, max(theirs, key=lambda figure: figure.test), tried, len(planned)))
     return found
 
 
@@ -157,9 +174,9 @@ def _place(row: Row) -> tuple[int, int, float]:
 
 
 @functools.cache
-def _settings() -> frozenset[str]:
-    """Those behind the paper's tables."""
-    return frozenset(_setting(run) for run in paper.all_runs())
+def _settings() -> dict[str, int]:
+    """Those behind the paper's tables, and their epoch limits."""
+    return {_setting(run): run.epochs for run in paper.all_runs()}
 
 
 def _setting(run: Run) -> str:

@@ -96,10 +96,12 @@ def _lead(rows: Sequence[Row]) -> Iterable[str]:
 
 def off_text(rows: Sequence[Row]) -> str:
     """How many rows are off."""
-    held = [row for row in rows if row.difference is not None]
+    of_paper = [row for row in rows if row.difference is not None]
+    held = [row for row in of_paper if not row.short]
     off = sum(row.off for row in held)
     if not held:
-        return "None of these rows is in the paper."
+        early = "The rows that the paper has too were given too few epochs to be compared."
+        return early if of_paper else "None of these rows is in the paper."
     count = f"{len(held)} {plural('row', len(held))} that the paper has too"
     if not off:
         return f"Of {count}, none differs from it by more than {APART:g} points in test accuracy."
@@ -113,11 +115,12 @@ def _title(run: Run) -> str:
 
 
 def _headlines(found: Sequence[Best]) -> Section:
-    headings = ["redrawn", "ours", "λ", "test (%)", "the paper's", "λ", "test (%)", "difference"]
+    headings = ["redrawn", "ours", "λ tried", "best λ", "test (%)", "the paper's", "λ", "test (%)", "difference"]
     rows = [
         [
             f"{best.row.corruption} %",
             best.row.method,
+            NOTHING if best.row.lam is None else f"{best.tried} of {best.planned}",
             _lam(best.row.lam),
             best.row.test.text(".2f"),
             "RMD" if best.published.algorithm == "rmd" else "SGD",
@@ -128,7 +131,7 @@ def _headlines(found: Sequence[Best]) -> Section:
         for best in found
     ]
     note = "The λ with the best test accuracy, in our rows and in the paper's."
-    blocks: list[Block] = [Table(headings, rows, "The best of each method", frozenset({2, 3, 5, 6, 7})), Text(note)]
+    blocks: list[Block] = [Table(headings, rows, "The best of each method", frozenset({2, 3, 4, 6, 7, 8})), Text(note)]
     return Section("The best of each method", blocks if found else [Text("There is no row of RMD or SGD yet.")])
 
 
@@ -166,7 +169,9 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
 
 
 def _within(row: Row) -> str:
-    return NOTHING if row.difference is None else "off" if row.off else "yes"
+    if row.difference is None:
+        return NOTHING
+    return "too short" if row.short else "off" if row.off else "yes"
 
 
 def _pictures(level: int, rows: Sequence[Row]) -> list[Block]:
