@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json as json_format
 import os
+import shutil
 import signal
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -429,10 +431,12 @@ def dispatch(arguments: list[str]) -> int:
 
 def overview(prefix: str = "") -> str:
     """What commands there are, each with its first line."""
-    lines = [
-        f"  rmd {name:<14}{(command.function.__doc__ or '').splitlines()[0]}" for name, command in COMMANDS.items()
-    ]
-    chosen = [line for line in lines if line.startswith(f"  rmd {prefix}")]
+    width = shutil.get_terminal_size().columns
+    chosen = []
+    for name, command in COMMANDS.items():
+        if name.startswith(prefix):
+            line = f"  rmd {name:<14}{(command.function.__doc__ or '').splitlines()[0]}"
+            chosen.append(textwrap.fill(line, max(width, 60), subsequent_indent=20 * " ", break_on_hyphens=False))
     head = "" if prefix else "Train with explicit regularization by any convex potential.\n\n"
     tail = "rmd COMMAND --help says more, with an example. rmd --version prints the version.\n"
     return head + "".join(f"{line}\n" for line in chosen) + "\n" + tail

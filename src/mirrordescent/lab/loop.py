@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -139,7 +140,10 @@ class Loop:
         """Say in the record why the run could not go on; its last checkpoint stays."""
         self.record.status = "failed"
         self.record.reason = first_line(error)
-        self.record.write()
+        if self.board is not None:
+            self.board.close()
+        with contextlib.suppress(OSError):  # a full disk may be what went wrong
+            self.record.write()
 
     def save(self) -> None:
         """The checkpoint before the record: what the record says is done, the checkpoint has."""
