@@ -149,7 +149,7 @@ class Potential(ABC):
         stepped = self._step(x, change).to(w.dtype)
         if self.domain != _LINE:  # rounding to w's type must not put a weight on the edge, from where it never returns
             stepped = stepped.clamp(*_just_inside(self.domain, w.dtype))
-        return torch.where(still, w, stepped)
+        return torch.where(still, w if stepped.requires_grad else w.detach(), stepped)  # half a derivative is none
 
     def __add__(self, other: object) -> Potential:
         if not isinstance(other, Potential):

@@ -55,6 +55,7 @@ def _last_inside(domain: tuple[float, float], dtype: torch.dtype) -> tuple[float
 
 
 @always_eager
+@torch.no_grad()
 def solve_increasing(
     function: Callable[[Tensor], Tensor],
     start: Tensor,
@@ -66,7 +67,7 @@ def solve_increasing(
     Where the function never rises (or falls) that far inside the open interval `domain`, the result is the last float
     inside it. Values that are NaN count as lying beyond the answer, so a function may overflow far from it. On the CPU
     the loop ends as soon as every element is exact to rounding; elsewhere it runs its full length, since to look would
-    make the host wait for the device.
+    make the host wait for the device. There is no derivative through it.
     """
     dtype, limits = start.dtype, torch.finfo(start.dtype)
     lowest, highest = _last_inside(domain, dtype)
