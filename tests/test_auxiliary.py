@@ -255,3 +255,32 @@ def test_zs_momentum_travels_alone() -> None:
     other.aux.load_state_dict(one.aux.state_dict())
     assert other.aux.state_dict().keys() == one.aux.state_dict().keys()
     assert all(torch.equal(other.aux.state_dict()[k], v) for k, v in one.aux.state_dict().items())
+
+
+def test_what_is_loaded_takes_the_place_of_what_was() -> None:
+    """A state without a momentum of z, from a run that had none: the momentum begins anew. So does the counter."""
+    model, optimizer = make(momentum=0.5)
+    train(model, optimizer)
+    optimizer.param_groups[0]["z_rejected"].fill_(2)
+    optimizer.aux.load_state_dict({"z": torch.ones(6)})
+    assert optimizer.aux.values.tolist() == [1] * 6
+    assert optimizer.aux.momentum is not None
+    assert not optimizer.aux.momentum.any()
+    assert optimizer.aux.rejected == 0
+
+
+def test_a_batch_from_before_loading_is_forgotten() -> None:
+    model, optimizer = make()
+    losses = nn.functional.cross_entropy(model(X), Y, reduction="none")
+    optimizer.loss(losses, torch.arange(6)).backward()
+    optimizer.load_state_dict(optimizer.state_dict())
+    with pytest.raises(RuntimeError, match="no batch"):
+        optimizer.step()
+
+
+def test_a_residual_takes_what_training_takes() -> None:
+    """A loss that rounding, or its own ε, puts a little below 0."""
+    _, optimizer = make(eps=0.5)
+    assert optimizer.aux.residual(torch.full((6,), -0.375)) == 6  # z is 0 and s = √(2 (0 + ε)) = 1
+    with pytest.raises(ValueError, match="losses must be >= 0"):
+        optimizer.aux.residual(torch.full((6,), -0.75))

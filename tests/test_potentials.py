@@ -367,3 +367,27 @@ def test_more_bad_settings(make: object, message: str) -> None:
     assert callable(make)
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_multiple_is_what_its_base_is() -> None:
+    for base in (md.NegativeEntropy(), md.SquaredNorm(3), md.Convex(torch.cosh), md.Quadratic(torch.ones(2))):
+        multiple = 0.5 * base
+        for name in ("domain", "live", "separable", "uniform"):
+            assert getattr(multiple, name) == getattr(base, name)
+    small = torch.tensor([0.01], dtype=torch.float16)
+    assert (0.5 * md.NegativeEntropy()).step(small, -100 * torch.ones_like(small)) > 0
+
+
+def test_what_a_name_does_not_hold_is_equal_to_itself_alone() -> None:
+    psi, weighted = md.Convex(torch.cosh), md.Quadratic(torch.ones(2))
+    assert psi == psi
+    assert psi != md.Convex(torch.cosh)  # it may be another function of the same name
+    assert weighted != md.Quadratic(2 * torch.ones(2))
+    assert md.QNorm(3) == md.potential("q=3")
+
+
+def test_a_potential_has_weights_of_its_own() -> None:
+    weight = torch.ones(2)
+    psi = md.Quadratic(weight)
+    weight.zero_()
+    assert psi.gradient(torch.ones(2)).tolist() == [1, 1]

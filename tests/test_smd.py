@@ -296,6 +296,41 @@ def test_resumed_training_is_the_same_bit_for_bit(settings: dict[str, Any], way:
     assert_same(trajectory(optimizer, params), trajectory(resumed, list(other.parameters())))
 
 
+def test_a_state_with_an_unknown_potential_is_refused_and_one_of_fewer_settings_taken() -> None:
+    optimizer = md.SMD(parameters(), lr=0.1)
+    state = optimizer.state_dict()
+    state["param_groups"][0]["potential"] = "l7"
+    with pytest.raises(ValueError, match="unknown potential 'l7'"):
+        optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["potential"] == "l2"
+    for name in ("momentum", "maximize", "foreach", "fused"):  # as torch's own, which came later than some states
+        del state["param_groups"][0][name]
+    state["param_groups"][0]["potential"] = "l2"
+    optimizer.load_state_dict(state)
+    trajectory(optimizer, optimizer.param_groups[0]["params"], steps=1)
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("overflow", [False, True])
+def test_scaled_gradients_that_only_the_device_has_seen(foreach: bool, overflow: bool) -> None:
+    """What a GradScaler leaves to a step: scaled gradients, and whether one of them is infinite."""
+    start, gradient = torch.rand(5) + 0.1, torch.randn(5)
+    w = nn.Parameter(start.clone())
+    w.grad = 8 * gradient
+    optimizer = md.SMD([w], lr=0.1, potential="q=3", momentum=0.5, foreach=foreach)
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(8.0), torch.tensor(float(overflow))  # type: ignore[attr-defined]
+    optimizer.step()
+    expected = start if overflow else md.QNorm(3).step(start, -0.1 * gradient)
+    torch.testing.assert_close(w.detach(), expected, rtol=1e-6, atol=0)
+    assert bool(optimizer.state[w]["momentum_buffer"].any()) != overflow
+
+
+def test_a_scaler_leaves_its_work_to_the_step_only_where_every_group_does_it() -> None:
+    groups = [{"params": [nn.Parameter(torch.ones(2))], "fused": fused} for fused in (True, None)]
+    assert md.SMD(groups[:1], lr=0.1)._step_supports_amp_scaling
+    assert not md.SMD(groups, lr=0.1)._step_supports_amp_scaling
+
+
 def test_a_state_with_a_function_needs_that_function() -> None:
     params = parameters()
     state = md.SMD(params, lr=0.1, potential=md.Convex(torch.cosh)).state_dict()
