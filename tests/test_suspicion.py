@@ -13,6 +13,7 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor
 
 import mirrordescent as md
+from mirrordescent import suspicion
 from mirrordescent.lab.evaluation import auroc
 from mirrordescent.suspicion import (
     confident,
@@ -304,3 +305,22 @@ def test_a_mixture_of_z(share: float) -> None:
 )
 def test_a_mixture_of_nearly_nothing(z: Tensor) -> None:
     assert bool(mixture_log_odds(z, torch.zeros(len(z), dtype=torch.int64), 2).isfinite().all())
+
+
+@pytest.mark.parametrize("many", [4, 400, 1601])
+def test_many_samples_are_judged_piece_by_piece(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    p, labels, _ = known(0)
+    whole = evidence(p, labels)
+    monkeypatch.setattr(suspicion, "MANY", many)
+    for piece, expected in zip(evidence(p, labels), whole, strict=True):
+        torch.testing.assert_close(piece, expected, rtol=1e-12, atol=0)
+
+
+def test_a_share_is_counted_on_samples_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are too many, some are drawn; the first ones may all be of one class."""
+    p, true, _ = known(0, n=3000, rate=0.0)
+    labels = torch.where((true == 2) & (torch.arange(3000) % 2 == 0), 3, true)  # wrong in the last class alone
+    order = labels.argsort()
+    monkeypatch.setattr(suspicion, "MANY", 4000)
+    found = share_wrong(p[order], labels[order])
+    assert found == pytest.approx(float((labels != true).double().mean()), abs=0.05)
