@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import csv
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,17 @@ def test_by_z_alone_nothing_is_suggested() -> None:
     assert found.noise == pytest.approx(0.2, abs=0.02)
     with_trace = md.audit(optimizer, torch.arange(100) % 2, trace=md.Trace(100, 2))
     assert with_trace.z is not None
+
+
+def test_equal_scores_stand_in_the_order_of_the_samples() -> None:
+    optimizer = md.RMD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, lam=1.0, num_samples=100)
+    assert md.audit(optimizer, torch.arange(100) % 2).order.tolist() == list(range(100))  # z is 0
+
+
+def test_by_z_alone_a_class_without_members_has_a_share_too() -> None:
+    optimizer = md.RMD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, lam=1.0, num_samples=4)
+    found = dataclasses.replace(md.audit(optimizer, torch.tensor([0, 1, 0, 1])), class_names=("a", "b", "c"))
+    assert found.noise_by_class[2:].tolist() == [0]
 
 
 def test_csv_and_parquet_hold_the_table(tmp_path: Path) -> None:

@@ -436,6 +436,17 @@ def test_a_penalty_that_overflows_never_reaches_z() -> None:
     assert optimizer.aux.values == 0
 
 
+def test_a_root_may_be_as_inexact_as_its_type_and_no_more() -> None:
+    w = nn.Parameter(torch.ones(2))
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=2)
+    residual = (w * torch.tensor([3.14159, 1e3])).bfloat16()
+    optimizer.loss(residual.square() / 2, torch.arange(2), root=residual)
+    infinite = w * torch.tensor([1.0, float("inf")])
+    optimizer.loss(infinite.square() / 2, torch.arange(2), root=infinite)  # w is lost, as with any optimizer
+    with pytest.raises(ValueError, match="root must satisfy losses = root²/2, but a loss of 1 came with a root of 1"):
+        optimizer.loss(w.square(), torch.arange(2), root=w)
+
+
 def test_warnings_point_at_the_users_line() -> None:
     with pytest.warns(UserWarning, match="above 1") as caught:
         md.RMD([nn.Parameter(torch.ones(2))], lr=1.5, lam=1.0, num_samples=1)

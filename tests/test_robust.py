@@ -136,3 +136,9 @@ def test_rmd_takes_them(name: str) -> None:
     optimizer.loss(losses(), index).backward()
     assert w.grad is not None
     torch.testing.assert_close(w.grad, expected)
+
+
+def test_early_learning_is_set_as_its_authors_have_it() -> None:
+    """Liu et al. 2020, for CIFAR-10: λ = 3, β = 0.7."""
+    loss = md.EarlyLearning(1, 2)
+    assert (loss.strength, loss.memory) == (3.0, 0.7)

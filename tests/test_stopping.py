@@ -25,6 +25,10 @@ def test_improvement_below_the_threshold_stops() -> None:
     assert epochs_until_stop(md.StopOnPlateau(1e-4, 500), values) == 500
 
 
+def test_an_improvement_below_zero_is_one() -> None:
+    assert epochs_until_stop(md.StopOnPlateau(0.01, patience=2), [-10.0, -10.05, -10.2, -10.25, -10.26]) == 4
+
+
 def test_nan_is_no_improvement() -> None:
     assert epochs_until_stop(md.StopOnPlateau(patience=3), [math.nan] * 10) == 2
     assert epochs_until_stop(md.StopOnPlateau(patience=3), [1.0, *[math.nan] * 10]) == 3
