@@ -247,6 +247,16 @@ def test_stopped_anywhere_it_ends_as_if_it_had_not_been(tmp_path: Path, run: Run
     assert record.histograms == whole.histograms
 
 
+@pytest.mark.parametrize("loss", ["ce", "elr"])
+def test_looking_changes_nothing(tmp_path: Path, loss: str) -> None:
+    """How often a run is evaluated has no part in what it learns."""
+    finals = []
+    for every in (1, 3):
+        run = Run.from_dict({"epochs": 3, "batch_size": 8, "corruption": 0.4, "loss": loss, "every": every})
+        finals.append(trained(tmp_path, run).final)
+    assert finals[0] == finals[1]
+
+
 def test_images_with_crops_go_on_as_well(tmp_path: Path) -> None:
     run = Run(lam=2, epochs=2, batch_size=8, augment="crop-flip", start="near-zero")
     data = small(images=True)
