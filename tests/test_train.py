@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import mirrordescent as md
+from mirrordescent.lab import loop
 from mirrordescent.lab.data import Data
 from mirrordescent.lab.evaluation import COLUMNS, auroc, beyond_chance
 from mirrordescent.lab.job import Job, given_labels
@@ -513,6 +514,20 @@ def test_the_papers_rules(tmp_path: Path) -> None:
     assert isinstance(rule, md.StopOnPlateau)
     assert rule.patience == 167
     assert rule_for(Run(stop="never"), 3) is None
+
+
+def test_weight_decay_stops_by_its_whole_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "objective", lambda *_: 1.0)  # which stands still, while the loss falls
+    record = trained(tmp_path, Run(algorithm="weight-decay", lam=1.0, epochs=9, patience=3))
+    assert (record.reason, record.epochs) == ("plateau", 4)
+    losses = [row["train_loss"] for row in record.rows]
+    assert losses == sorted(losses, reverse=True)  # type: ignore[type-var]
+
+
+def test_the_seconds_are_those_of_all_goes(tmp_path: Path) -> None:
+    asked, run = iter(range(1000)), Run(epochs=3, batch_size=8)
+    first = trained(tmp_path, run, stop=lambda: next(asked) > 6).seconds
+    assert trained(tmp_path, run).seconds > first > 0
 
 
 def test_a_diverging_run_says_so(tmp_path: Path) -> None:
