@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -32,6 +33,7 @@ def add_options(parser: argparse.ArgumentParser, root: Path) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--minutes", type=float, help="stop when they are over")
     parser.add_argument("--out", type=Path, help="where to write the record")
+    parser.add_argument("--known", type=Path, help="a record of this benchmark: its parts are not measured again")
 
 
 def cell(root: Path, name: str, of: Sequence[str], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -40,11 +42,32 @@ def cell(root: Path, name: str, of: Sequence[str], measure: Callable[[], dict[st
     of: all that it depends on, such as the ids of runs and the data's digest; for anything else it is another part. The
     code is not among it: after a change of how labels are judged, remove the folder `cells`.
     """
-    path = root / "cells" / f"{name}-{hashlib.sha256(json.dumps([*of]).encode()).hexdigest()[:12]}.json"
+    part = f"{name}-{hashlib.sha256(json.dumps([*of]).encode()).hexdigest()[:12]}"
+    path = _path(root, part)
     if not path.exists():
-        write_text(path, json.dumps({**measure(), "machine": machine()}, indent=1) + "\n")
+        _keep(path, {**measure(), "machine": machine(), "part": part})
     found: dict[str, Any] = json.loads(path.read_text())
     return found
+
+
+def take_up(root: Path, known: Path | None) -> None:
+    """Keep what a record holds as if it had been measured here: a benchmark goes on, on another machine."""
+    if known is None:
+        return
+    each = json.loads(known.read_text())["results"]["each"]
+    for one in itertools.chain(*each.values()) if isinstance(each, dict) else each:
+        if "part" not in one:
+            raise SystemExit(f"{known} was written before records told their parts: measure anew, without --known")
+        if not (path := _path(root, one["part"])).exists():
+            _keep(path, one)
+
+
+def _path(root: Path, part: str) -> Path:
+    return root / "cells" / f"{part}.json"
+
+
+def _keep(path: Path, found: dict[str, Any]) -> None:
+    write_text(path, json.dumps(found, indent=1) + "\n")
 
 
 @contextlib.contextmanager

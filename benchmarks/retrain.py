@@ -6,7 +6,7 @@
 Labels are redrawn with probability --corruption and audited as `rmd audit` does it, with its check. Every row is
 then trained by the recipe of `rmd clean`, which takes about as many steps for few samples as for many (of ResNet-18: as
 many epochs), and judged by the data's test set: all labels, the truly right ones, and what the audit leaves. Stop it,
-and the same command goes on; the table is of what is there.
+and the same command goes on (on another machine: with --known and the record); the table is of what is there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cells import add_options, cell, trained, within
+from cells import add_options, cell, take_up, trained, within
 from timing import record
 from torch import Tensor
 
@@ -134,6 +134,7 @@ def main() -> None:
     whole = whole_of(arguments.data, first, keeping)
     if not whole.held_out:
         parser.error(f"{arguments.data} has no test set of its own, by which to judge")
+    take_up(arguments.root, arguments.known)
     results = []
     with within(arguments.minutes):
         for seed in range(arguments.seeds):

@@ -5,9 +5,9 @@
 
 Every row but the last costs one training run, of the same number of epochs; the last trains five times, for 20 epochs,
 each time on four fifths of the samples. Cost is in passes over the data, as a multiple of one run's. All are runs of
-the lab, side by side on a GPU. Stop it, and the same command goes on; what is measured is in cells/ of its root, and
-the table is of what is there. AUROC for "the label is wrong", mean over seeds; the audit's estimates beside the truth,
-and its precision at the number of errors that it estimates.
+the lab, side by side on a GPU. Stop it, and the same command goes on (on another machine: with --known and the record);
+what is measured is in cells/ of its root, and the table is of what is there. AUROC for "the label is wrong", mean over
+seeds; the audit's estimates beside the truth, and its precision at the number of errors that it estimates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cells import add_options, cell, trained, within
+from cells import add_options, cell, take_up, trained, within
 from timing import record
 from torch import Tensor
 from torch.nn import functional as F
@@ -215,6 +215,7 @@ def main() -> None:
     arguments = parser.parse_args()
     data = load(Source(arguments.data), arguments.data_root)
     keeping, place = Keeping(arguments.root, data_root=arguments.data_root), Place(arguments.device)
+    take_up(arguments.root, arguments.known)
     results: dict[str, list[dict[str, Any]]] = {}
     with within(arguments.minutes):
         for seed in range(arguments.seeds):

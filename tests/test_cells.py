@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import shares
 import tables
-from cells import cell, trained, within
+from cells import cell, take_up, trained, within
 
 from mirrordescent.lab.audit.auditing import Asked, audit_data
 from mirrordescent.lab.data import Source, load
@@ -37,6 +38,23 @@ def test_a_part_is_measured_once_and_anew_where_something_differs(tmp_path: Path
         assert held["found"] == found
         assert held["machine"].startswith("CPU")
     assert all(json.loads(path.read_text())["found"] for path in (tmp_path / "cells").iterdir())
+
+
+@pytest.mark.parametrize("by_kind", [False, True])
+def test_a_record_goes_on_elsewhere(tmp_path: Path, by_kind: bool) -> None:
+    names = "pair=0.2-0", "1"
+    here = [cell(tmp_path / "here", name, ["a"], functools.partial(dict[str, str], found=name)) for name in names]
+    known = tmp_path / "record.json"
+    known.write_text(json.dumps({"results": {"each": {"pair": here[:1], "all": here[1:]} if by_kind else here}}))
+    for _ in range(2):
+        take_up(tmp_path / "there", known)
+        take_up(tmp_path / "there", None)
+        there = [cell(tmp_path / "there", name, ["a"], lambda: pytest.fail("measured anew")) for name in names]
+        assert there == here
+    assert cell(tmp_path / "there", "1", ["b"], lambda: {"found": "another"})["found"] == "another"
+    known.write_text(json.dumps({"results": {"each": [{"found": 1}]}}))
+    with pytest.raises(SystemExit, match=r"record\.json was written before"):
+        take_up(tmp_path, known)
 
 
 def test_what_is_under_way_when_time_is_over_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
