@@ -193,6 +193,12 @@ def test_machines_get_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {item["name"] for item in json.loads(capsys.readouterr().out)} >= {"mnist", "fashion-mnist", "cifar10"}
 
 
+@pytest.mark.parametrize("verb", ["fetch", "verify"])
+def test_what_is_built_in_needs_no_files(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", verb, "digits"]) == 0
+    assert capsys.readouterr().err == "digits is built in: there are no files to fetch or to verify\n"
+
+
 def test_it_is_installed_as_rmd() -> None:
     command = Path(sys.executable).parent / "rmd"
     result = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)

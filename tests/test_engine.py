@@ -170,10 +170,13 @@ def test_of_a_run_that_ends_early_a_person_hears_the_end(tmp_path: Path) -> None
 
 def test_a_folder_in_use_is_waited_for_while_others_train(tmp_path: Path) -> None:
     heard: list[str] = []
+    waits: list[Path] = []
     with contextlib.ExitStack() as other:
         other.enter_context(held(tmp_path / RUNS[0].id))
 
         def watch(event: Progress | Finished) -> None:
+            if isinstance(event, Progress) and event.waiting:
+                waits.append(event.folder)
             if isinstance(event, Finished):
                 heard.append(event.run.id)
                 with held(tmp_path / event.run.id):  # it is free as soon as it is done
@@ -184,6 +187,7 @@ def test_a_folder_in_use_is_waited_for_while_others_train(tmp_path: Path) -> Non
     assert not rest
     assert len(records) == 3
     assert heard[-1] == RUNS[0].id
+    assert waits == [tmp_path / RUNS[0].id]  # told once
 
 
 @pytest.mark.parametrize("wrong", [{"at_once": 0}, {"at_once": -1}, {"minutes": -1.0}, {"minutes": float("nan")}])

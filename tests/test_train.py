@@ -348,8 +348,11 @@ def test_two_processes_on_one_run(tmp_path: Path) -> None:
 def test_waiting_ends_when_it_is_told_to(tmp_path: Path) -> None:
     run = settled(Run(epochs=1), small())
     asked = iter(range(10))
+    heard: list[Progress] = []
+    keeping = Keeping(tmp_path, wait=True)
     with held(tmp_path / run.id), pytest.raises(BusyError):
-        train(run, Keeping(tmp_path, wait=True), CPU, data=small(), stop=lambda: next(asked) > 2)
+        train(run, keeping, CPU, data=small(), stop=lambda: next(asked) > 2, watch=heard.append)
+    assert heard == [Progress.waits(run, tmp_path / run.id)]  # once
 
 
 def test_whoever_has_a_run_may_leave_nothing_behind(tmp_path: Path) -> None:

@@ -58,6 +58,11 @@ def test_a_run_that_goes_on_is_judged_by_its_pace_now(clock: Clock) -> None:
     assert told == ["RMD sample, λ = 2: epoch 19.0 of 20, about 30 s left"]
 
 
+def test_waiting_is_said_and_counts_as_no_run(clock: Clock) -> None:
+    told = lines(clock, "training", [(0, Progress.waits(at(0).run, Path("a/id"))), (0, at(0)), (20, at(20))])
+    assert told == ["training: waiting for another process that has a/id", "training: epoch 20.0 of 20"]
+
+
 def test_the_next_run_of_a_command_is_told_from_the_first(clock: Clock) -> None:
     """The same settings on other samples, as an audit's second opinion."""
     told = lines(clock, "training", [(0, at(0)), (20, at(20)), (21, at(0, folder="b")), (40, at(10, folder="b"))])

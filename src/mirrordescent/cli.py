@@ -311,6 +311,8 @@ def data_fetch(name: Name, from_: Local = None, root: Path | None = None) -> int
     """
     from mirrordescent.lab.data.fetch import fetch
 
+    if _built_in(name):
+        return 0
     with transfers(console()) as watch:
         folder = fetch(name, root, from_, watch)
     say(f"{name}: {folder}, MD5 sums match")
@@ -326,12 +328,23 @@ def data_verify(name: Name, root: Path | None = None) -> int:
     """
     from mirrordescent.lab.data.official import remedy, verify
 
+    if _built_in(name):
+        return 0
     with transfers(console()) as watch:
         states = verify(name, root, watch)
     show_states(states)
     if any(state.state != "ok" for state in states):
         raise DataError(f"{name} is not whole; {remedy(name, root)}")
     return 0
+
+
+def _built_in(name: str) -> bool:
+    """Whether a data set is always there; says so."""
+    from mirrordescent.lab.data.datasets import BUILTIN
+
+    if name in BUILTIN:
+        say(f"{name} is built in: there are no files to fetch or to verify")
+    return name in BUILTIN
 
 
 @dataclass(frozen=True)

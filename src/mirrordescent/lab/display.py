@@ -100,7 +100,7 @@ TERMINAL: tuple[tuple[str, Callable[[Line], str]], ...] = (
     ("test\nloss", lambda line: "" if "test_accuracy" in line.figures else _figure("test_loss", ".4g")(line)),
     ("wrong\nlearnt %", _figure("wrong_fitted", ".1f", 100)),
     ("AUROC\nof z", _mean("z_auroc", ".3f")),
-    ("epochs", _mean("epochs", ".0f")),
+    ("epochs", lambda line: line.epochs_text),
     ("ended", lambda line: _unusual(line.ended)),
 )
 

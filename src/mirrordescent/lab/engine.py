@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -104,6 +105,9 @@ def _of_one(watch: Watch) -> Callable[[Progress | Finished], None]:
             if told and told[0].run == event.run:  # it may have ended early
                 told.clear()
             return
+        if event.waiting:
+            watch(event)
+            return
         if not told:
             told.append(event)
         if event.folder == told[0].folder:
@@ -131,6 +135,7 @@ class _Side:
         self.waiting: deque[Work] = deque()
         self.active: list[Loop] = []
         self.folders: dict[Loop, contextlib.ExitStack] = {}  # which each has to itself
+        self.told: set[Path] = set()  # the folders that are waited for
         self.ended: list[Finished] = []
 
     def go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
@@ -170,6 +175,9 @@ class _Side:
         except RunError as error:
             if self.keeping.wait:
                 self.waiting.append(work)
+                if folder not in self.told:
+                    self.told.add(folder)
+                    self.hear(Progress.waits(run, folder))
             else:
                 self._end_with(Finished(run, "failed", first_line(error)))
             return

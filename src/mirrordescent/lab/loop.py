@@ -33,6 +33,12 @@ class Progress:
     steps: int  # of an epoch
     row: Row  # the last evaluation
     folder: Path  # the run's own
+    waiting: bool = False  # for another process that has it, and no more is known
+
+    @classmethod
+    def waits(cls, run: Run, folder: Path) -> Progress:
+        """What is told once of a run that another process has."""
+        return cls(run, 0, 0, 1, {}, folder, waiting=True)
 
 
 Watch = Callable[[Progress], None]

@@ -177,15 +177,24 @@ def order_of(run: Run) -> tuple[Any, ...]:
 
 
 @contextmanager
-def held(folder: Path, *, wait: bool = False, stop: Callable[[], bool] | None = None) -> Iterator[None]:
+def held(
+    folder: Path,
+    *,
+    wait: bool = False,
+    stop: Callable[[], bool] | None = None,
+    tell: Callable[[], None] | None = None,
+) -> Iterator[None]:
     """Have a run's folder to oneself; the operating system lets go of it when the process ends, however it ends.
 
-    wait: wait for whoever has it, until `stop()`. Raises BusyError at once otherwise.
+    wait: wait for whoever has it, until `stop()`, and `tell()` when that begins. Raises BusyError at once otherwise.
     """
     lock = filelock.FileLock(folder / "lock")
     while not _acquired(lock, folder):
         if not wait or (stop is not None and stop()):
             raise BusyError(f"{folder} is being trained by another process; wait for it, or add --wait")
+        if tell is not None:
+            tell()
+            tell = None
         time.sleep(0.05)
     try:
         remove_parts(folder)

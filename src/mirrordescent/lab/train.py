@@ -12,7 +12,7 @@ from types import FrameType
 from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.job import Job
-from mirrordescent.lab.loop import Keeping, Loop, Watch, digest_of
+from mirrordescent.lab.loop import Keeping, Loop, Progress, Watch, digest_of
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import DamagedError, Record, RunError, held, read
 from mirrordescent.lab.runs import Run, settled
@@ -49,7 +49,12 @@ def train(
     data = data or load(source_of(run), keeping.data_root)
     run = settled(run, data)
     folder = keeping.root / run.id
-    with held(folder, wait=keeping.wait, stop=stop), place.taken(), signals() as signalled:
+
+    def tell() -> None:
+        if watch is not None:
+            watch(Progress.waits(run, folder))
+
+    with held(folder, wait=keeping.wait, stop=stop, tell=tell), place.taken(), signals() as signalled:
         record = found(folder, run, data)
         if record is None or record.status != "done":
             loop = Loop(Job(run, data, place), record or Record(folder, run), keeping, watch)

@@ -98,6 +98,9 @@ class Watching:
         if isinstance(event, Finished):
             self._finish(event)
             return
+        if event.waiting:
+            self._say(f"{self.name or event.run.title}: waiting for another process that has {event.folder}")
+            return
         key, where = event.folder.name, event.epoch + event.step / event.steps
         if event.folder not in self.begun:
             self.begun[event.folder] = (time.monotonic(), where)

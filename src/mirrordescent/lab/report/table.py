@@ -38,6 +38,16 @@ class Spread:
         return mean if self.deviation is None else f"{mean} ± {format(self.deviation * scale, form)}"
 
 
+def ranged(values: Sequence[int]) -> str:
+    """From the least to the greatest.
+
+    >>> ranged([3, 1, 2]), ranged([1000, 1000])
+    ('1 to 3', '1,000')
+    """
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
 def spread(values: Iterable[float | None]) -> Spread | None:
     """The spread of those values that are there; None where there are none.
 
@@ -110,6 +120,11 @@ class Line:
         """How many seeds are behind the figures: "3", or "2 of 3"."""
         all_of_them, counted = len(self.records), len(self.counted)
         return str(all_of_them) if counted == all_of_them else f"{counted} of {all_of_them}"
+
+    @property
+    def epochs_text(self) -> str:
+        """Of the runs behind the figures: "100", or "85 to 100"."""
+        return ranged([record.epochs for record in self.counted or self.records])
 
     @property
     def ended(self) -> str:
@@ -186,7 +201,7 @@ def columns(lines: Sequence[Line]) -> list[Column]:
         Column("method", lambda line: line.method, number=False),
         *(lam if any(line.lam is not None for line in lines) else []),
         *shown,
-        _measured(Measure("epochs", "epochs", ".0f")),
+        Column("epochs", lambda line: line.epochs_text),
         Column("seeds", lambda line: line.seeds),
         Column("why it ended", lambda line: line.ended, number=False),
     ]

@@ -29,16 +29,6 @@ def joined(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def ranged(values: Sequence[int]) -> str:
-    """From the least to the greatest.
-
-    >>> ranged([3, 1, 2]), ranged([1000, 1000])
-    ('1 to 3', '1,000')
-    """
-    low, high = min(values), max(values)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
 def unfinished(records: Sequence[Record], where: str, title: Callable[[Run], str]) -> str:
     """The runs that are not done, in a few sentences; empty where all are. where: what lists the rest."""
     those = [record for record in records if record.status != "done"]

@@ -37,10 +37,11 @@ from mirrordescent.lab.report.table import (
     best_of_each_method,
     columns,
     distinct,
+    ranged,
     tasks,
     why_ended,
 )
-from mirrordescent.lab.report.words import joined, plural, ranged, unfinished
+from mirrordescent.lab.report.words import joined, plural, unfinished
 
 PICTURES = "pictures"  # the folder beside the report
 METHODS = 8  # as many as there are colours

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from mirrordescent.lab import paper
 from mirrordescent.lab.records import Record
 from mirrordescent.lab.report.table import Line, Spread, table
-from mirrordescent.lab.report.words import ranged
 from mirrordescent.lab.runs import Run
 
 METHODS = ("RMD sample", "RMD batch", "weight decay", "SGD")  # the order of the rows
@@ -55,7 +54,7 @@ class Row:
     @property
     def epochs_text(self) -> str:
         """Of all runs behind the figures: "100", or "85 to 100"."""
-        return ranged([record.epochs for record in self.line.counted])
+        return self.line.epochs_text
 
     @property
     def ended(self) -> str:
