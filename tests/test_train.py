@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -607,3 +608,28 @@ def test_a_place_leaves_no_trace() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="finds no GPU"):
             Place("cuda")
+
+
+def test_a_record_keeps_what_earlier_goes_were_computed_with(tmp_path: Path) -> None:
+    run = Run(epochs=2, batch_size=8)
+    for threads, asked in ((1, iter([False, True])), (1, iter([False, True])), (2, iter([False] * 100))):
+        record = train(run, Keeping(tmp_path), Place("cpu", threads), data=small(), stop=lambda: next(asked))  # noqa: B023  # called at once
+    assert (record.status, record.environment["threads"]) == ("done", 2)
+    assert [environment["threads"] for environment in read(record.folder).earlier] == [1]  # one of those that are alike
+
+
+def test_checkpoints_are_rarer_where_they_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, run = [0.0], settled(Run(epochs=2), small())
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def takes(seconds: float) -> None:
+        now[0] += seconds
+
+    under_way = loop.Loop(Job(run, small(), CPU), Record(tmp_path / run.id, run), Keeping(tmp_path))
+    for cost, pause in ((0.1, 10), (2.0, 40)):  # the 10 s of the settings, or 20 times what it costs
+        monkeypatch.setattr(loop, "save_checkpoint", lambda *_, cost=cost: takes(cost))
+        under_way.save()
+        takes(pause - 0.5)
+        assert not under_way.checkpoint.due()
+        takes(0.6)
+        assert under_way.checkpoint.due()
