@@ -8,6 +8,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from predictions import known, traced
@@ -61,8 +63,9 @@ def test_by_z_alone_nothing_is_suggested() -> None:
     assert found.columns()["predicted_label"] == [None] * 100
     assert found.issue.nonzero()[:, 0].tolist() == list(range(80, 100))
     assert found.noise == pytest.approx(0.2, abs=0.02)
-    with_trace = md.audit(optimizer, torch.arange(100) % 2, trace=md.Trace(100, 2))
-    assert with_trace.z is not None
+    trace = md.Trace(100, 2)
+    trace(torch.randn(100, 2), torch.arange(100) % 2, torch.arange(100))
+    assert md.audit(optimizer, torch.arange(100) % 2, trace=trace).z is not None
 
 
 def test_equal_scores_stand_in_the_order_of_the_samples() -> None:
@@ -107,6 +110,16 @@ def test_the_table_with_and_without_pandas(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.table() == found.columns()
 
 
+def test_labels_and_names_may_be_columns_of_other_libraries() -> None:
+    trace, labels = md.Trace(5, 3), torch.tensor([0, 1, 2, 0, 1])
+    trace(torch.randn(5, 3), labels, torch.arange(5))
+    names = ("a", "b", "c")
+    wanted = md.audit(trace, labels, class_names=names)
+    columns = pd.Series(labels.numpy(), index=range(7, 12)), pd.Index(names)
+    for given, classes in ((labels.numpy(), np.array(names)), columns, (labels.tolist(), list(names))):
+        assert md.audit(trace, given, class_names=classes).columns() == wanted.columns()
+
+
 def test_what_does_not_fit_is_told() -> None:
     trace, optimizer = md.Trace(5, 3), md.RMD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, lam=1.0, num_samples=7)
     labels = torch.zeros(5, dtype=torch.int64)
@@ -122,6 +135,14 @@ def test_what_does_not_fit_is_told() -> None:
         md.audit(trace, torch.zeros(5))
     with pytest.raises(ValueError, match="nothing to audit"):
         md.audit(optimizer, torch.empty(0, dtype=torch.int64))
+    with pytest.raises(ValueError, match="the trace has seen no sample"):
+        md.audit(trace, labels)
+    for bad in (["a"] * 5, np.array(["a"] * 5), [None] * 5):
+        with pytest.raises(ValueError, match="labels must be the numbers of classes"):
+            md.audit(trace, bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="got one of 5,000,000,000"):
+        md.audit(optimizer, 1_000_000_000 * torch.arange(7).clamp(max=5))
+    trace(torch.randn(5, 3), labels, torch.arange(5))
     with pytest.raises(ValueError, match="class_names must name 3 classes, got 2"):
         md.audit(trace, labels, class_names=("a", "b"))
     with pytest.raises(TypeError, match="got Linear"):

@@ -318,11 +318,12 @@ def test_a_folder_comes_back(tmp_path: Path) -> None:
     folder = images(tmp_path / "pets", 3, ("cat", "dog", "fish"))
     (folder / "cat" / "deep").mkdir()
     (folder / "cat" / "2.png").rename(folder / "cat" / "deep" / "2.png")
-    (folder / "notes.txt").write_text("left out")
+    for name in ("notes.txt", "fish/1.json", "fish/.hidden"):
+        (folder / name).write_text(name)
     before = contents(folder)
     whole = load_whole(Source(str(folder)))
     assert whole.names[:3] == ("cat/0.png", "cat/1.png", "cat/deep/2.png")
-    # cat/0 and fish/0 become dogs, beside dog/0; dog/1 is dropped, and fish/1 takes its name
+    # cat/0 and fish/0 become dogs, beside dog/0; dog/1 is dropped, and fish/1 does not take its name
     labels = with_labels(whole, s0="dog", s2="dog", s6="dog", s7="dog")
     paths = whole.write(tmp_path / "out", keeping(9, 4), labels)
     expected = {
@@ -332,14 +333,25 @@ def test_a_folder_comes_back(tmp_path: Path) -> None:
         "dog/0.png": "dog/0.png",
         "dog/2.png": "dog/2.png",
         "dog/0-from-fish.png": "fish/0.png",
-        "dog/1.png": "fish/1.png",
+        "dog/1-from-fish.png": "fish/1.png",
         "fish/2.png": "fish/2.png",
     }
-    assert [path.relative_to(tmp_path / "out").as_posix() for path in paths] == list(expected)
-    assert contents(tmp_path / "out") == {new: before[old] for new, old in expected.items()}
+    others = ("fish/1.json", "notes.txt")  # as they were
+    assert [path.relative_to(tmp_path / "out").as_posix() for path in paths] == [*expected, *others]
+    wanted = {**expected, **{name: name for name in others}}
+    assert contents(tmp_path / "out") == {new: before[old] for new, old in wanted.items()}
     assert contents(folder) == before
     again = load_whole(Source(str(tmp_path / "out")))
     assert dict(zip(again.names, given_labels(again), strict=True)) == {name: name.split("/")[0] for name in expected}
+
+
+def test_a_class_that_is_gone_leaves_no_folder(tmp_path: Path) -> None:
+    folder = images(tmp_path / "pets", 2, ("cat", "dog", "fish"))
+    (folder / "fish" / "notes.txt").write_text("of no use alone")
+    whole = load_whole(Source(str(folder)))
+    whole.write(tmp_path / "out", keeping(6, 4, 5), whole.data.targets)
+    assert sorted(contents(tmp_path / "out")) == ["cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png"]
+    assert load_whole(Source(str(tmp_path / "out"))).class_names == ("cat", "dog")
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=9, max_size=9))

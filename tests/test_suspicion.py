@@ -54,7 +54,7 @@ def test_of_z_alone_more_is_never_less_suspicious(
     upper = torch.rand(400, generator=generator) < share
     noise = torch.randn(400, generator=generator)
     z = torch.where(upper, apart + high * noise, low * noise).sort().values
-    score = mixture_log_odds(z, torch.zeros(400, dtype=torch.int64), 1)
+    score = mixture_log_odds(z, torch.zeros(400, dtype=torch.int64))
     assert bool((score.diff() >= -1e-9).all())
 
 
@@ -244,8 +244,8 @@ def test_nothing_is_flagged_where_nothing_is_wrong() -> None:
     p, labels, _ = known(0, n=2000, rate=0.0, sharp=6.0)
     assert float(md.audit(traced(p, labels), labels).issue.double().mean()) < 0.02
     z = torch.randn(2000, generator=torch.Generator().manual_seed(0)).abs()
-    assert not (mixture_log_odds(z, labels, 4) > 0).any()
-    assert not (mixture_log_odds(-z, labels, 4) > 0).any()  # nor is a tail to the other side a hill
+    assert not (mixture_log_odds(z, labels) > 0).any()
+    assert not (mixture_log_odds(-z, labels) > 0).any()  # nor is a tail to the other side a hill
 
 
 def test_a_class_that_was_not_learnt_makes_no_label_wrong() -> None:
@@ -295,7 +295,7 @@ def test_a_mixture_of_z(share: float) -> None:
     wrong = torch.rand(3000, generator=generator) < share
     labels = torch.randint(3, (3000,), generator=generator)
     z = torch.randn(3000, generator=generator) + 5 * wrong + labels  # each class has a level of its own
-    probability = torch.sigmoid(mixture_log_odds(z, labels, 3))
+    probability = torch.sigmoid(mixture_log_odds(z, labels))
     assert float(probability.mean()) == pytest.approx(float(wrong.double().mean()), abs=0.02)
     assert float((probability > 0.5).eq(wrong).double().mean()) > 0.97
 
@@ -304,7 +304,7 @@ def test_a_mixture_of_z(share: float) -> None:
     "z", [torch.zeros(30), torch.zeros(1), torch.tensor([0.0] * 29 + [1e6])], ids=["0", "one", "far"]
 )
 def test_a_mixture_of_nearly_nothing(z: Tensor) -> None:
-    assert bool(mixture_log_odds(z, torch.zeros(len(z), dtype=torch.int64), 2).isfinite().all())
+    assert bool(mixture_log_odds(z, torch.zeros(len(z), dtype=torch.int64)).isfinite().all())
 
 
 @pytest.mark.parametrize("many", [4, 400, 1601])

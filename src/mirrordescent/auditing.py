@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mirrordescent.lab.runs import Run
 
 CHANCE = 0.5  # a label is an issue from this probability on
+MOST = 1_000_000  # classes; more are names or values
 RARE = 5  # samples of a class, below which nothing is known of it
 
 
@@ -204,7 +205,7 @@ def audit(
             raise ValueError("the source is a trace already; leave the other one out")
         z = source.aux.values if isinstance(source, RMD) else None
         trace = source if isinstance(source, Trace) else trace
-        return audited(z, trace, torch.as_tensor(labels), class_names)
+        return audited(z, trace, _as_tensor(labels), class_names)
     from mirrordescent.lab.records import Record
     from mirrordescent.lab.runs import Run
 
@@ -223,6 +224,8 @@ def audit(
 def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: Sequence[str] = ()) -> Audit:
     """The audit from what a run has kept: z, or a trace, or both."""
     y = _checked(labels, z, trace)
+    if trace is not None and not bool(trace.visits.any()):
+        raise ValueError("the trace has seen no sample: call it with the outputs of every batch in training")
     for name, kept in (("z", z), ("the trace", None if trace is None else trace.probability_sums)):
         if kept is not None and not bool(kept.isfinite().all()):
             raise ValueError(f"{name} is not finite: training diverged, and says nothing about the labels")
@@ -230,7 +233,7 @@ def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: 
         assert z is not None
         alone = z.detach().cpu()
         classes = max(int(y.max()) + 1, len(class_names))
-        return Audit(y, mixture_log_odds(alone, y, classes), z=alone, class_names=_names(class_names, classes))
+        return Audit(y, mixture_log_odds(alone, y), z=alone, class_names=_names(class_names, classes))
     p = trace.probabilities.detach().double().cpu()
     return Audit(
         y,
@@ -240,6 +243,16 @@ def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: 
         None if z is None else z.detach().cpu(),
         _names(class_names, p.shape[1]),
     )
+
+
+def _as_tensor(labels: Tensor | Sequence[int]) -> Tensor:
+    """Labels of a list, an array or a column; ValueError for what cannot be classes."""
+    if not isinstance(labels, Tensor) and hasattr(labels, "to_numpy"):  # a column counts from where it likes
+        labels = labels.to_numpy()
+    try:
+        return torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError("labels must be the numbers of classes, from 0 on; give their names as class_names") from None
 
 
 def _checked(labels: Tensor, z: Tensor | None, trace: Trace | None) -> Tensor:
@@ -255,10 +268,12 @@ def _checked(labels: Tensor, z: Tensor | None, trace: Trace | None) -> Tensor:
     classes = None if trace is None else trace.probability_sums.shape[1]
     if int(y.min()) < 0 or (classes is not None and int(y.max()) >= classes):
         raise ValueError(f"labels must lie in [0, {classes or 'classes'}), got {int(y.min())} to {int(y.max())}")
+    if int(y.max()) >= MOST:
+        raise ValueError(f"labels must be the numbers of classes, from 0 on, got one of {int(y.max()):,}")
     return y
 
 
 def _names(class_names: Sequence[str], classes: int) -> tuple[str, ...]:
-    if class_names and len(class_names) != classes:
+    if len(class_names) not in (0, classes):
         raise ValueError(f"class_names must name {classes} classes, got {len(class_names)}")
-    return tuple(class_names)
+    return tuple(str(name) for name in class_names)

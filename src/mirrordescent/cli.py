@@ -28,6 +28,7 @@ from mirrordescent import __version__
 from mirrordescent.lab.audit.auditing import Asked
 from mirrordescent.lab.audit.cleaning import Cleaning
 from mirrordescent.lab.data import DataError, load
+from mirrordescent.lab.data.datasets import BUILTIN, check_apart
 from mirrordescent.lab.display import (
     show,
     show_audit,
@@ -37,7 +38,7 @@ from mirrordescent.lab.display import (
     show_reproduction,
     show_states,
 )
-from mirrordescent.lab.files import check_writable, write_text
+from mirrordescent.lab.files import check_writable, written
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.names import unknown
 from mirrordescent.lab.place import Place
@@ -62,6 +63,7 @@ def train(run: Run, keeping: Keeping, place: Place, json: bool = False) -> int:
     """
     from mirrordescent.lab import train as lab
 
+    check_apart(run.data, root=keeping.root)
     data = load(lab.source_of(run), keeping.data_root)
     _say_notes(data.notes)
     with Watching(console(), total=1) as watch:
@@ -141,23 +143,26 @@ def audit(
         json: print the table for machines
     """
     from mirrordescent.lab.audit.auditing import audit_whole, whole_of
-    from mirrordescent.lab.audit.telling import write_audit
+    from mirrordescent.lab.audit.telling import audit_paths, write_audit
 
     if top < 0:
         raise ValueError(f"top must be >= 0, got {top}")
     if out is not None and out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file; --out takes a folder")
     check_writable(keeping.root if out is None else out)
+    check_apart(data, root=keeping.root, out=out)
     whole = whole_of(data, asked, keeping)
+    if out is not None:
+        whole.check_beside(*audit_paths(out))
     _say_notes(whole.data.notes)
     with Watching(console(), total=1, name="training") as watch:
         audited = audit_whole(whole, asked, keeping, place, watch=watch)
-    written = write_audit(audited, audited.record.folder if out is None else out)
+    paths = write_audit(audited, audited.record.folder if out is None else out)
     if json:
         sys.stdout.write(json_format.dumps(audited.found.columns()) + "\n")
     else:
         show_audit(audited, top)
-    for path in written:
+    for path in paths:
         say(str(path))
     return 0
 
@@ -173,7 +178,7 @@ def clean(
     """Audit the labels, write a copy of the data without the wrong ones, and see what training on it is worth.
 
     The copy has the format of the original (.npz for a known data set), which is never touched. Beside it goes a list
-    of what was left out or relabelled, which --decisions reads.
+    of what was left out or relabelled, which --decisions reads. With --corruption your own data are not copied.
 
     Args:
         data: a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images
@@ -183,7 +188,11 @@ def clean(
     from mirrordescent.lab.audit.auditing import audit_whole, whole_of
 
     # what is wrong with a path or a file is told before anything is trained
+    check_apart(data, root=keeping.root)
     whole = whole_of(data, asked, keeping)
+    trial = bool(asked.corruption) and whole.kind != "known"
+    if trial and out is not None:
+        raise ValueError("a copy would hold labels that were corrupted on purpose; leave out --corruption, or --out")
     out = lab.copy_path(whole, out)
     check_writable(out)
     given = lab.labels_of(whole, asked)
@@ -197,10 +206,15 @@ def clean(
                 choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
             if not cleaning.no_compare:
                 outcomes = lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
-    written = whole.write(out, choice.keep, choice.labels)
-    write_text(lab.changes_path(out), lab.changes(choice, given, whole))
+    if trial:
+        show_cleaned(whole, given, choice, outcomes, by_person=cleaning.decisions is not None)
+        say("no copy is written: it would hold the labels that were corrupted on purpose")
+        return 0
+    with written(lab.changes_path(out)) as file:  # both, or neither
+        file.write(lab.changes(choice, given, whole).encode("utf-8"))
+        copied = whole.write(out, choice.keep, choice.labels)
     show_cleaned(whole, given, choice, outcomes, by_person=cleaning.decisions is not None)
-    say(f"{out}: {len(written):,} file{'s' if len(written) > 1 else ''}")
+    say(f"{out}: {len(copied):,} file{'s' if len(copied) > 1 else ''}")
     say(f"{lab.changes_path(out)}: what was changed")
     return 0
 
@@ -340,8 +354,6 @@ def data_verify(name: Name, root: Path | None = None) -> int:
 
 def _built_in(name: str) -> bool:
     """Whether a data set is always there; says so."""
-    from mirrordescent.lab.data.datasets import BUILTIN
-
     if name in BUILTIN:
         say(f"{name} is built in: there are no files to fetch or to verify")
     return name in BUILTIN

@@ -209,7 +209,7 @@ def _concentration(counts: Tensor, chance: Tensor) -> float:
     return best[1]
 
 
-def mixture_log_odds(z: Tensor, y: Tensor, classes: int) -> Tensor:
+def mixture_log_odds(z: Tensor, y: Tensor) -> Tensor:
     """Of each label being wrong, (n,), from z alone: a mixture of two normal distributions within each given class.
 
     A class with fewer than 20 members uses that of all. Where one distribution describes z as well as two do, nothing
@@ -218,12 +218,9 @@ def mixture_log_odds(z: Tensor, y: Tensor, classes: int) -> Tensor:
     z = z.double()
     everything = _two_normals(z, z)
     found = torch.empty_like(z)
-    for label in range(classes):
+    for label in y.unique().tolist():
         here = y == label
-        if int(here.sum()) >= FEW:
-            found[here] = _two_normals(z[here], z[here])
-        elif bool(here.any()):
-            found[here] = everything[here]
+        found[here] = _two_normals(z[here], z[here]) if int(here.sum()) >= FEW else everything[here]
     return found
 
 

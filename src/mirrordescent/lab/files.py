@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,12 +50,15 @@ def check_writable(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
-def remove_parts(folder: Path) -> None:
-    """What processes left there that were killed while they wrote; what others are writing stays."""
-    for part in folder.glob(".*.part"):
+def remove_parts(folder: Path, of: str = "*") -> None:
+    """What processes left there that were killed while they wrote, of one name or of all; not what others write now."""
+    for part in folder.glob(f".{of if of == '*' else glob.escape(of)}.*.part"):
         *_, pid, _ = part.name.split(".")
-        if not (pid.isdecimal() and _runs(int(pid))):
-            part.unlink(missing_ok=True)
+        if pid.isdecimal() and not _runs(int(pid)):
+            if part.is_dir() and not part.is_symlink():
+                shutil.rmtree(part, ignore_errors=True)
+            else:
+                part.unlink(missing_ok=True)
 
 
 def _runs(pid: int) -> bool:

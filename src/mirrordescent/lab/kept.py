@@ -25,14 +25,16 @@ class Check:
     """What a network says about labels that it was not trained on.
 
     contradicted: the share of labels for which it predicts something else. wrong: the share that is wrong, by how sure
-    it was. before: the share by the audit's own network. beyond_chance: by how many standard deviations it agrees with
-    more labels than if they were shuffled; None where that cannot be told.
+    it was. before: the share of all labels by the audit's own network; there: of those that the second one judged.
+    beyond_chance: by how many standard deviations it agrees with more labels than if they were shuffled; None where
+    that cannot be told.
     """
 
     contradicted: float
     wrong: float
     before: float
     beyond_chance: float | None = None
+    there: float | None = None
 
     @property
     def in_vain(self) -> bool:
@@ -44,8 +46,12 @@ class Check:
         write_text(folder / CHECK, json.dumps(asdict(self), indent=1) + "\n")
 
     def judged(self, found: Audit) -> Audit:
-        """The audit by both networks: the share of wrong labels is the mean of what they say."""
-        return found.with_share((found.noise + self.wrong) / 2)
+        """The audit by both networks: the first one's share, moved by half of what the second one says more or less.
+
+        They are compared on the same labels: how many of these few are wrong is chance, and says nothing of the others.
+        """
+        there = found.noise if self.there is None else self.there
+        return found.with_share(min(max(found.noise + (self.wrong - there) / 2, 0.0), 1.0))
 
 
 def forget_check(folder: Path) -> None:
@@ -80,7 +86,7 @@ def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) ->
         raise RunError(f"{folder} has no checkpoint yet: the run was cut off before its first, or it was removed")
     job, labels = state["job"], state["job"]["given"]
     record = read(folder)
-    class_names = class_names or record.data.get("class_names", ())
+    class_names = class_names if len(class_names) else record.data.get("class_names", ())
     z = job["optimizer"]["param_groups"][0].get("z") if record.run.algorithm == "rmd" else None
     kept = job.get("notes", {})
     if labels.is_floating_point():

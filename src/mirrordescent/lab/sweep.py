@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from mirrordescent.lab.data import Data, Source, load
+from mirrordescent.lab.data.datasets import check_apart
 from mirrordescent.lab.files import check_writable
 from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.names import first_line, unknown
@@ -178,6 +179,7 @@ def sorted_out(
     for unsettled in runs:
         source = source_of(unsettled)
         if source not in sets:
+            check_apart(source.data, root=keeping.root)
             sets[source] = load(source, keeping.data_root)
         run = settled(unsettled, sets[source])
         if run.id in todo or run.id in done:

@@ -17,7 +17,7 @@ from mirrordescent.lab.data.whole import Whole, load_whole
 from mirrordescent.lab.engine import all_trained
 from mirrordescent.lab.evaluation import beyond_chance, predict
 from mirrordescent.lab.job import Job, given_labels
-from mirrordescent.lab.kept import Check, audit_alone, forget_check
+from mirrordescent.lab.kept import LEARNT, Check, audit_alone, forget_check
 from mirrordescent.lab.loop import Keeping, Progress, Watch
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import AUDITS, Record, RunError, load_checkpoint
@@ -119,10 +119,11 @@ def audit_labels(
     """Train a run on the data and another to check it, on a GPU side by side, and audit the labels.
 
     Where training diverges it begins again with a smaller step, unless the step was asked for. Raises RunError if that
-    does not help. The share of wrong labels is the mean of what the run says and of what the check says.
+    does not help. The share of wrong labels is what the run says, moved half the way to what the check says.
     """
     for _ in range(TRIES if asked.lr is None else 1):
-        first, second = Work(run, data, keeping.root), None if asked.no_check else _second(run, data, keeping)
+        first = Work(run, data, keeping.root)
+        second, others = (None, None) if asked.no_check else _second(run, data, keeping)
         if second is not None and place.resolved.type == "cuda":
             all_trained([first, second], keeping, place, watch=watch)
         record = all_trained([first], keeping, place, watch=watch)[0]
@@ -136,34 +137,37 @@ def audit_labels(
         raise RunError(f"{told}; give a smaller one with --lr")
     found = audit_alone(record, data.class_names)
     forget_check(record.folder)
-    if second is None:
+    if second is None or others is None:
         return Judged(record, found, unchecked="" if asked.no_check else "every class has a single sample")
     other = all_trained([second], keeping, place, watch=watch)[0]
     if other.reason == "diverged":
         return Judged(record, found, unchecked="the second network's training diverged")
-    check = _check(other, second.data, found, place)
+    check = _check(other, second.data, found, others, place)
     check.keep(record.folder)
     return Judged(record, check.judged(found), check)
 
 
-def _second(run: Run, data: Data, keeping: Keeping) -> Work | None:
-    """The same training on four fifths of the samples, judged by the given labels of the others."""
+def _second(run: Run, data: Data, keeping: Keeping) -> tuple[Work, Tensor] | tuple[None, None]:
+    """The same training on four fifths of the samples, judged by the given labels of the others; and which those."""
     given = given_labels(run, data).labels
     try:
         rows, others = split(given, SHARE, 0, data.name)
     except DataError:  # every class has a single sample
-        return None
+        return None, None
     part = judged_by(part_of(data, rows, given), data.inputs[others], given[others])
     plain = {"corruption": 0.0, "noise": "uniform", "batch_size": min(run.batch_size, len(rows))}
-    return Work(Run.from_dict({**run.to_dict(), **plain}), part, keeping.root / run.id / "check")
+    return Work(Run.from_dict({**run.to_dict(), **plain}), part, keeping.root / run.id / "check"), others
 
 
-def _check(second: Record, part: Data, found: md.Audit, place: Place) -> Check:
-    """What the second network says about labels that it has not seen."""
+def _check(second: Record, part: Data, found: md.Audit, others: Tensor, place: Place) -> Check:
+    """What the second network says about labels that it has not seen, and the first one about the same."""
     probabilities, given = outputs_of(second, part, place).double().softmax(1).cpu(), part.test_targets
     taken = probabilities.argmax(1)
     contradicted = float((taken != given).double().mean())
-    return Check(contradicted, share_wrong(probabilities, given), found.noise, beyond_chance(taken, given))
+    most = beyond_chance(given, given)  # of a few labels even agreement with all may be chance
+    beyond = None if most is None or most < LEARNT else beyond_chance(taken, given)
+    there = float(found.wrong[others].mean())
+    return Check(contradicted, share_wrong(probabilities, given), found.noise, beyond, there)
 
 
 def outputs_of(record: Record, data: Data, place: Place) -> Tensor:

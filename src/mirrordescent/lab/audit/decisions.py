@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from mirrordescent.lab.data import DataError
+from mirrordescent.lab.data.textfile import SEPARATOR, separator
 from mirrordescent.lab.names import listed, nearest
 
 Action = Literal["keep", "drop", "relabel"]
@@ -40,8 +41,8 @@ def read_decisions(
 
     count: how many samples there are. names, given: the samples' names and given classes, if the file is to be checked
     against them. A file that a spreadsheet saved again reads the same: separated by semicolons or tabs, with other line
-    ends, cells left out at the end of a line, zeros taken off numbers. Raises DataError, which names the line, for
-    anything else.
+    ends, cells left out at the end of a line, zeros taken off numbers. Lines without an action decide nothing. Raises
+    DataError, which names the line, for anything else.
     """
     if names is not None and len(names) != count:
         raise ValueError(f"names must have one entry per sample, {count:,}, got {len(names):,}")
@@ -49,6 +50,8 @@ def read_decisions(
     lines: dict[int, int] = {}  # the line that decides on each index
     decisions = []
     for line, cells in _records(path):
+        if not cells["action"].strip():  # a row of audit.csv that nobody has decided on
+            continue
         try:
             decision = _decision(cells, count, alike, names)
             before = cells["given_label"]
@@ -153,14 +156,12 @@ def _survives(text: str) -> str:
 def _records(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Each line's number and its cells by column, as they are written; blank lines left out."""
     text = _decoded(path)
-    header = text.lstrip().partition("\n")[0]
-    mark = next((mark for mark in (",", ";", "\t") if mark in header), ",")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator(text), strict=True)
     columns: list[str] = []
     line = 1
     try:
         for cells in reader:
-            if not any(cell.strip() for cell in cells):
+            if not any(cell.strip() for cell in cells) or (line == 1 and SEPARATOR.match(text)):
                 pass
             elif not columns:
                 columns = _columns(path, cells)

@@ -82,7 +82,8 @@ def _bounded(noise: float, check: Check | None) -> Iterator[str]:
     yield (
         f"A second network, trained on four fifths of the samples, contradicts {100 * check.contradicted:.1f} % of the "
         f"other labels, its own mistakes among them; by how sure it was, {100 * check.wrong:.1f} % are wrong. The "
-        f"first one says {100 * check.before:.1f} %; the estimate is the mean of the two."
+        f"first one says {100 * (check.before if check.there is None else check.there):.1f} % of these and "
+        f"{100 * check.before:.1f} % of all; the estimate is moved by half of the difference."
     )
     if check.in_vain:
         yield (
@@ -117,9 +118,14 @@ def histogram(score: Tensor, wrong: Tensor) -> Histogram:
     return Histogram(edges.tolist(), counts.tolist(), (counts - expected).tolist(), expected.tolist(), 0.0)
 
 
+def audit_paths(out: Path) -> tuple[Path, Path]:
+    """The table and the page of an audit in a folder."""
+    return out / "audit.csv", out / "audit.html"
+
+
 def write_audit(audited: Audited, out: Path, shown: int = SHOWN) -> tuple[Path, Path]:
     """Write audit.csv, a line per sample, and audit.html into a folder; returns their paths."""
-    table, page = out / "audit.csv", out / "audit.html"
+    table, page = audit_paths(out)
     lines = io.StringIO()
     audited.found.write_csv(lines)
     write_text(table, lines.getvalue())

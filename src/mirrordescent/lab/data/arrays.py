@@ -188,7 +188,8 @@ def _check_values(path: Path, name: str, x: Array) -> None:
         raise DataError(f"{path}, array {name!r}: inputs must be numbers, not {x.dtype}")
     if x.dtype.kind != "f":
         return
-    bad = ~(np.abs(x) <= LARGEST)  # NaN is not ≤ anything
+    wide = x.astype(np.float32) if x.dtype == np.float16 else x  # float16 cannot hold the bound
+    bad = ~(np.abs(wide) <= LARGEST)  # NaN is not ≤ anything
     samples = np.flatnonzero(bad.reshape(len(x), -1).any(axis=1))
     if len(samples):
         value = x[samples[0]][bad[samples[0]]].flat[0]

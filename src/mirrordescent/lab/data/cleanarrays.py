@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import zipfile
 from dataclasses import dataclass
@@ -19,6 +20,13 @@ from mirrordescent.lab.data.cleaned import Stamp, check_test_classes, label_give
 from mirrordescent.lab.data.labels import class_names, label_names
 from mirrordescent.lab.data.thumbnails import levels_of, png_of_pixels
 from mirrordescent.lab.files import written
+
+APART = {"test", "val", "valid", "validation"}  # in the name of an array that goes with other samples
+
+
+def _of_samples(name: str) -> bool:
+    """Whether an array can go with the training samples, by its name."""
+    return not APART & set(re.split("[^a-z]+", name.lower()))
 
 
 @dataclass(frozen=True)
@@ -71,16 +79,21 @@ class ArraysOrigin(KnownOrigin):
     own_test: bool
 
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
-        """Write the same arrays, the training set's without what is dropped, packed as they were."""
+        """Write the same arrays, packed as they were, without what is dropped.
+
+        That goes for the training set's and for those with as many entries, such as ids and weights.
+        """
         self.stamp.check()
         if self.own_test:
             check_test_classes(self.data, keep, labels)
         x_name, y_name = self.prepared.names
         with np.load(self.path, allow_pickle=False) as file:
             x, y = file[x_name], file[y_name]
+            beside = {name: file[name] for name in file.files if name not in self.prepared.names and _of_samples(name)}
         givers = np.array(label_givers(self.data.targets, labels, [str(value) for value in y.reshape(-1).tolist()]))
         kept = keep.numpy()
-        new = {x_name: x[kept], y_name: y[givers[kept]]}
+        new = {name: held[kept] for name, held in beside.items() if held.shape[:1] == kept.shape}
+        new |= {x_name: x[kept], y_name: y[givers[kept]]}
         values = new[y_name].reshape(-1).tolist()
         # what could not be read again is not written: too many classes for what is left, or fractions alone
         class_names(label_names(values, lambda i: f"{out}, sample {i}"), f"{out}, array {y_name!r}")

@@ -75,6 +75,13 @@ def check_test_classes(data: Data, keep: Tensor, labels: Tensor) -> None:
         )
 
 
+def check_originals(paths: Sequence[Path], originals: Sequence[Path]) -> None:
+    """DataError if one of the paths that will be written is an original."""
+    for path in paths:
+        if any(path.resolve() == original.resolve() for original in originals):
+            raise DataError(f"{path} is the original, which stays as it is; choose another place")
+
+
 def check_place(out: Path, originals: Sequence[Path], suffix: str) -> None:
     """DataError unless `out` is free, apart from the originals, and has the ending of its format."""
     for original in originals:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.cleaned import check_test_classes, written_folder
-from mirrordescent.lab.data.imagefolder import TESTS, PreparedFolder
+from mirrordescent.lab.data.imagefolder import IMAGES, TESTS, PreparedFolder, junk, walk
 from mirrordescent.lab.data.thumbnails import png_of_file
 
 
@@ -35,13 +35,15 @@ class FolderOrigin:
         return png_of_file(self.prepared.files[i], side)
 
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
-        """Copy the files that are kept, each into the folder of its class, and the test folders as they are.
+        """Copy the files that are kept, each to its class; test folders and what is no image as they are.
 
         Returns the copies, those of the kept samples first, in their order.
         """
         if self.own_test:
             check_test_classes(self.data, keep, labels)
-        pairs = self._places(keep.tolist(), labels.tolist())
+        inside = self._inside(keep.tolist(), labels.tolist())
+        pairs = self._places(keep.tolist(), labels.tolist(), inside)
+        pairs += self._others({place.relative_to(inside).parts[0] for _, place in pairs}, inside)
         if self.prepared.root != self.path:
             pairs += [(file, file.relative_to(self.path)) for file in self._test_files()]
         with written_folder(out) as part:
@@ -54,22 +56,38 @@ class FolderOrigin:
         """What the folder became."""
         return self.prepared.data
 
-    def _places(self, keep: list[bool], labels: list[int]) -> list[tuple[Path, Path]]:
+    def _inside(self, keep: list[bool], labels: list[int]) -> Path:
+        """The folder of the classes inside the copy."""
+        left = {self.data.class_names[label].lower() for label, stays in zip(labels, keep, strict=True) if stays}
+        if self.prepared.root == self.path and "train" in left and left <= {"train", *TESTS}:
+            return Path("train")  # else these classes would be taken for a training and a test set
+        return self.prepared.root.relative_to(self.path)
+
+    def _places(self, keep: list[bool], labels: list[int], inside: Path) -> list[tuple[Path, Path]]:
         """The files that are kept, and where each goes inside the copy; files of the same name all stay."""
         root, names, targets = self.prepared.root, self.data.class_names, self.data.targets.tolist()
-        inside = root.relative_to(self.path)
-        left = {names[label].lower() for label, stays in zip(labels, keep, strict=True) if stays}
-        if root == self.path and "train" in left and left <= {"train", *TESTS}:
-            inside = Path("train")  # else these classes would be taken for a training and a test set
         kept = [i for i in range(len(keep)) if keep[i]]
         moved = [i for i in kept if labels[i] != targets[i]]
         places = {i: inside / self.prepared.files[i].relative_to(root) for i in kept}
-        taken = {_key(place) for i, place in places.items() if labels[i] == targets[i]}
+        # nor does a file take the name of one that has gone: whoever knows samples by their paths would mix them up
+        taken = {_key(inside / file.relative_to(root)) for file in self.prepared.files}
         for i in moved:
             within = self.prepared.files[i].relative_to(root / names[targets[i]])
             places[i] = _free(inside / names[labels[i]] / within, names[targets[i]], taken)
             taken.add(_key(places[i]))
         return [(self.prepared.files[i], places[i]) for i in kept]
+
+    def _others(self, classes: set[str], inside: Path) -> list[tuple[Path, Path]]:
+        """Files that are no images, of classes that are left and outside of all; and where each goes."""
+        root = self.prepared.root
+        found = [file for name in classes if (root / name).is_dir() for file in walk(root / name)]
+        for folder in {root, self.path}:
+            found += [file for file in folder.iterdir() if not junk(file.name)]
+        files = sorted(file for file in found if file.suffix.lower() not in IMAGES and file.is_file())
+        return [
+            (file, inside / file.relative_to(root) if file.is_relative_to(root) else file.relative_to(self.path))
+            for file in files
+        ]
 
     def _test_files(self) -> list[Path]:
         folders = [folder for folder in self.path.iterdir() if folder.name.lower() in TESTS and not folder.is_symlink()]

@@ -70,6 +70,16 @@ def load(spec: Source, root: Path | None = None) -> Data:
     return replace(data, notes=(*data.notes, told))
 
 
+def check_apart(data: str, **folders: Path | None) -> None:
+    """Raises ValueError where a folder for results, by its option's name, is in a folder of images: as if a class."""
+    home = Path(data).expanduser()
+    if data in KNOWN or not home.is_dir():
+        return
+    for option, folder in folders.items():
+        if folder is not None and folder.resolve().is_relative_to(home.resolve()):
+            raise ValueError(f"{folder} is inside the data {home}; choose a place outside of them with --{option}")
+
+
 def _known(name: str, root: Path | None) -> Data:
     if name in BUILTIN:
         from mirrordescent.lab.data import builtin

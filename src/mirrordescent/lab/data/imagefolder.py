@@ -126,7 +126,7 @@ def _folders(path: Path, notes: list[str]) -> list[Path]:
         inside = sorted(path.iterdir(), key=lambda item: item.name)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    inside = [item for item in inside if not _junk(item.name) and item.is_dir()]
+    inside = [item for item in inside if not junk(item.name) and item.is_dir()]
     links = [item.name for item in inside if item.is_symlink()]
     if links:  # a link may lead anywhere, even back to a folder above
         notes.append(f"links to folders, not followed: {listed(links)}")
@@ -148,7 +148,7 @@ def _files(folders: Sequence[Path], classes: Sequence[str], notes: list[str]) ->
     names: list[str] = []
     others: list[str] = []
     for folder in folders:
-        found = sorted(_walk(folder))
+        found = sorted(walk(folder))
         images = [file for file in found if file.suffix.lower() in IMAGES]
         others += [file.name for file in found if file.suffix.lower() not in IMAGES]
         if not images:
@@ -160,13 +160,15 @@ def _files(folders: Sequence[Path], classes: Sequence[str], notes: list[str]) ->
     return files, class_numbers(names, classes, lambda i: str(files[i].parent))
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def walk(folder: Path) -> Iterator[Path]:
+    """Every file in a folder and in those inside of it, but for what is hidden."""
     for place, folders, files in os.walk(folder):  # does not follow links to folders
-        folders[:] = [name for name in folders if not _junk(name)]
-        yield from (Path(place, name) for name in files if not _junk(name))
+        folders[:] = [name for name in folders if not junk(name)]
+        yield from (Path(place, name) for name in files if not junk(name))
 
 
-def _junk(name: str) -> bool:
+def junk(name: str) -> bool:
+    """Whether a file or folder is hidden, or one that systems leave behind."""
     return name.startswith(".") or name.lower() in JUNK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
@@ -11,6 +12,10 @@ from pathlib import Path
 from mirrordescent.lab.data.base import DataError
 
 BOM = b"\xef\xbb\xbf"
+MARKS = (",", ";", "\t")
+SEPARATOR = re.compile(r"\s*sep=(.)\s*?(?:\r\n|\r|\n|$)", re.IGNORECASE)  # a spreadsheet's first line
+FIRST, SAMPLE = 20, 100_000  # records, and characters, by which the separator is told
+LONGEST = 2**31 - 1  # characters of a cell; documents are long
 
 
 @dataclass(frozen=True)
@@ -46,13 +51,17 @@ def read_records(path: Path) -> Records:
     text = _decoded(path)
     if not text.strip():
         raise DataError(f"{path} is empty; a table begins with a line of column names")
-    mark = _delimiter(path, text)
+    mark = "\t" if path.suffix.lower() == ".tsv" else separator(text)
     lines = io.StringIO(text, newline="").readlines()
+    csv.field_size_limit(LONGEST)
     reader = csv.reader(lines, delimiter=mark, skipinitialspace=True, strict=True)
-    spans, cells, start = [], [], 0
+    spans: list[tuple[int, int]] = []
+    cells: list[list[str]] = []
+    start = 0
     try:
         for record in reader:
-            if record:  # not a blank line
+            blank = len(record) < 2 and not "".join(record).strip()
+            if not blank and (cells or not SEPARATOR.fullmatch(lines[start])):
                 spans.append((start, reader.line_num))
                 cells.append(record)
             start = reader.line_num
@@ -96,9 +105,28 @@ def _decoded(path: Path) -> str:
         ) from None
 
 
-def _delimiter(path: Path, text: str) -> str:
-    if path.suffix.lower() == ".tsv":
-        return "\t"
-    header = text.lstrip().splitlines()[0]
-    # spreadsheets in countries that write 1,5 separate by semicolons
-    return next((mark for mark in (",", ";", "\t") if mark in header), ",")
+def separator(text: str) -> str:
+    r"""What separates the cells of a text: what the first line says (sep=;), or what the first lines have alike.
+
+    Spreadsheets in countries that write 1,5 separate by semicolons.
+
+    >>> separator("a, kg;b;c\n1,5;2;3\n"), separator("a,b\n1;2,3\n"), separator("sep=;\na,b\n")
+    (';', ',', ';')
+    """
+    if named := SEPARATOR.match(text):
+        return named[1]
+    return max(MARKS, key=lambda mark: _alike(text[:SAMPLE], mark))  # the first of those that do as well
+
+
+def _alike(text: str, mark: str) -> tuple[float, int]:
+    """The share of the first records that have as many cells as the header, and how many that are."""
+    widths: list[int] = []
+    with contextlib.suppress(csv.Error):
+        for record in csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True):
+            if any(cell.strip() for cell in record):
+                widths.append(len(record))
+            if len(widths) > FIRST:
+                break
+    if not widths or widths[0] == 1:
+        return 0.0, 1
+    return sum(width == widths[0] for width in widths) / len(widths), widths[0]

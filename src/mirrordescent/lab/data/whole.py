@@ -12,12 +12,13 @@ from torch import Tensor
 from mirrordescent.lab.data.arrays import PreparedArrays
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.cleanarrays import ArraysOrigin, KnownOrigin
-from mirrordescent.lab.data.cleaned import Origin, Stamp, check_choice, check_place
+from mirrordescent.lab.data.cleaned import Origin, Stamp, check_choice, check_originals, check_place
 from mirrordescent.lab.data.cleanfolder import FolderOrigin
 from mirrordescent.lab.data.cleantable import TableOrigin
 from mirrordescent.lab.data.datasets import KNOWN, Source, load, prepare
 from mirrordescent.lab.data.tables import PreparedTable
 from mirrordescent.lab.data.thumbnails import SIDE
+from mirrordescent.lab.files import remove_parts
 
 Kind = Literal["table", "arrays", "folder", "known"]
 
@@ -73,6 +74,7 @@ class Whole:
         """
         check_choice(self.data, keep, labels)
         self.check_out(out)
+        remove_parts(out.parent, out.name)
         try:
             return self.origin.write(out, keep, labels)
         except OSError as error:
@@ -80,8 +82,16 @@ class Whole:
 
     def check_out(self, out: Path) -> None:
         """Raises DataError where a copy cannot go to `out`."""
+        check_place(out, self._originals, self._suffix)
+
+    def check_beside(self, *paths: Path) -> None:
+        """Raises DataError where one of the paths is the data themselves, or their test set."""
+        check_originals(paths, self._originals)
+
+    @property
+    def _originals(self) -> list[Path]:
         own = [] if self.kind == "known" else [self.source.data, *([self.source.test] if self.source.test else [])]
-        check_place(out, [Path(path).expanduser() for path in own], self._suffix)
+        return [Path(path).expanduser() for path in own]
 
     @property
     def _suffix(self) -> str:
