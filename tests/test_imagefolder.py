@@ -65,6 +65,17 @@ def test_train_and_test_folders(folder: Path, tests: str, tmp_path: Path) -> Non
         prepare_folder(parts)
 
 
+def test_parts_beside_something_else_are_no_classes(folder: Path) -> None:
+    parts = folder.parent / "parts"
+    for name in ("Training", "Testing"):
+        shutil.copytree(folder, parts / name)
+    data = prepare_folder(parts).data
+    assert (data.class_names, len(data), len(data.test_inputs)) == (("cat", "dog"), 10, 10)
+    save(parts / "unlabelled" / "a.png")
+    with pytest.raises(DataError, match="holds Training/ and Testing/ beside unlabelled/; name the folder"):
+        prepare_folder(parts)
+
+
 def test_a_class_may_be_called_train(folder: Path) -> None:
     save(folder / "train" / "a.png")
     assert prepare_folder(folder).data.class_names == ("cat", "dog", "train")
@@ -98,7 +109,7 @@ def test_junk_links_and_other_files(folder: Path) -> None:
         ("RGBA", (10, 20, 30, 255), "png", (10, 20, 30)),
         ("RGBA", (10, 20, 30, 0), "png", (255, 255, 255)),
         ("CMYK", (0, 255, 255, 0), "tif", (255, 0, 0)),
-        ("I;16", 257 * 40, "png", (40, 40, 40)),
+        ("I;16", 257 * 200, "png", (200, 200, 200)),
         ("I", 65535, "tif", (255, 255, 255)),
     ],
 )
@@ -118,7 +129,18 @@ def test_grey_files_stay_grey(tmp_path: Path) -> None:
     data = prepare_folder(tmp_path).data
     assert data.shape == (1, 20, 20)
     assert sorted(set(data.inputs.flatten().tolist())) == [40, 80]
-    assert data.notes[-1] == "images resized to 20×20, grey"
+    assert data.notes[-1] == "images resized to 20×20, grey; pixels of more than 8 bits taken as 16-bit"
+
+
+@pytest.mark.parametrize(("brightest", "bits"), [(200, 8), (330, 10), (4000, 12), (16000, 14), (65535, 16)])
+def test_the_brightest_pixel_says_how_many_bits_there_are(tmp_path: Path, brightest: int, bits: int) -> None:
+    for name, share in (("a", 0.25), ("b", 0.5), ("c", 1.0)):
+        for i in range(2):
+            save(tmp_path / "scans" / name / f"{i}.png", round(share * brightest), "I;16")
+    data = prepare_folder(tmp_path / "scans", whole=True).data
+    assert f"images resized to 16×16, grey; pixels of more than 8 bits taken as {bits}-bit" in data.notes
+    wanted = [255 * round(share * brightest) / (2**bits - 1) for share in (0.25, 0.5, 1.0) for _ in range(2)]
+    assert data.inputs[:, 0, 0, 0].tolist() == pytest.approx(wanted, abs=0.51)
 
 
 @pytest.mark.parametrize(("sides", "expected"), [((4, 4, 5), 8), ((20, 30, 90), 30), ((300, 200, 100), 64)])

@@ -250,7 +250,7 @@ def _as_tensor(labels: Tensor | Sequence[int]) -> Tensor:
     if not isinstance(labels, Tensor) and hasattr(labels, "to_numpy"):  # a column counts from where it likes
         labels = labels.to_numpy()
     try:
-        return torch.as_tensor(labels)
+        return labels if isinstance(labels, Tensor) else torch.tensor(labels)
     except (TypeError, ValueError, RuntimeError):
         raise ValueError("labels must be the numbers of classes, from 0 on; give their names as class_names") from None
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.cleaned import check_test_classes, written_folder
-from mirrordescent.lab.data.imagefolder import IMAGES, TESTS, PreparedFolder, junk, walk
+from mirrordescent.lab.data.imagefolder import IMAGES, TESTS, PreparedFolder, junk, training_folder, walk
 from mirrordescent.lab.data.thumbnails import png_of_file
 
 
@@ -59,7 +59,7 @@ class FolderOrigin:
     def _inside(self, keep: list[bool], labels: list[int]) -> Path:
         """The folder of the classes inside the copy."""
         left = {self.data.class_names[label].lower() for label, stays in zip(labels, keep, strict=True) if stays}
-        if self.prepared.root == self.path and "train" in left and left <= {"train", *TESTS}:
+        if self.prepared.root == self.path and training_folder(left) is not None:
             return Path("train")  # else these classes would be taken for a training and a test set
         return self.prepared.root.relative_to(self.path)
 

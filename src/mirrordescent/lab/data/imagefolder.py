@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 JUNK = ("thumbs.db", "desktop.ini", "__macosx")
-TESTS = ("test", "val", "valid", "validation")  # the first that is there is the test set
+TRAINS = ("train", "training")
+TESTS = ("test", "testing", "val", "valid", "validation")  # the first that is there is the test set
 SMALLEST, LARGEST = 8, 64  # sides of the images that training sees
 FEW = 0.05  # of the files, which may be damaged
 MOST_PIXELS = 50_000_000  # of one file; more is a mistake, or an attack on the memory
@@ -56,9 +57,10 @@ def prepare_folder(
 ) -> PreparedFolder:
     """A folder of images as data: square uint8 pixels, grey if every file is, else RGB; mean and std by channel.
 
-    Its sub-folders are the classes; or it holds train/ with them, and perhaps test/ or val/. Images are turned as
-    their EXIF says, laid on white where they are transparent, resized to a shorter side of `size` and cut to its
-    square from the centre. size: without it, the median shorter side, but between 8 and 64.
+    Its sub-folders are the classes; or it holds train/ (training/) with them, and perhaps test/ or val/. Images are
+    turned as their EXIF says, laid on white where they are transparent, resized to a shorter side of `size` and cut to
+    its square from the centre. size: without it, the median shorter side, but between 8 and 64. Of images with more
+    than 8 bits the brightest pixel says how many.
     whole: without a test set of its own, every image is trained on (see `divided`). A few files that cannot be read are
     left out, with a note. Raises DataError, which names the folder or up to five of the files in question.
     """
@@ -115,10 +117,27 @@ def prepare_folder(
 def _parts(path: Path) -> tuple[Path, Path | None, list[str]]:
     """The folder with the training classes, the one with the test classes, and notes."""
     inside = {folder.name.lower(): folder for folder in _folders(path, [])}
-    if "train" not in inside or not set(inside) <= {"train", *TESTS}:
-        return path, None, []
     tests = [inside[name] for name in TESTS if name in inside]
-    return inside["train"], tests[0] if tests else None, [f"not used: {folder.name}/" for folder in tests[1:]]
+    if (train := training_folder(set(inside))) is None:
+        trains = [inside[name] for name in TRAINS if name in inside]
+        if trains and tests and all(_folders(folder, []) for folder in (trains[0], tests[0])):  # no classes
+            others = listed([f"{folder.name}/" for folder in inside.values() if folder not in (*tests, *trains)])
+            raise DataError(
+                f"{path} holds {trains[0].name}/ and {tests[0].name}/ beside {others or trains[-1].name}; name the "
+                f"folder of the classes, such as {trains[0]}, and --test"
+            )
+        return path, None, []
+    return inside[train], tests[0] if tests else None, [f"not used: {folder.name}/" for folder in tests[1:]]
+
+
+def training_folder(names: set[str]) -> str | None:
+    """Which of the folders holds the training set, if they are the parts of a split and not classes; in small letters.
+
+    >>> training_folder({"train", "val"}), training_folder({"train", "car"})
+    ('train', None)
+    """
+    found = names & set(TRAINS)
+    return found.pop() if len(found) == 1 and names <= {*TRAINS, *TESTS} else None
 
 
 def _folders(path: Path, notes: list[str]) -> list[Path]:
@@ -181,11 +200,12 @@ def _read(
     except ImportError:
         raise DataError(f"{path} needs Pillow, which is not installed; pip install 'mirrordescent[lab]'") from None
     broken: dict[Path, str] = {}
-    grey, sides = True, {}
-    for i, file in enumerate(files):  # headers only, to learn sizes and modes
+    grey, sides, bits = True, {}, 0
+    for i, file in enumerate(files):  # headers only, to learn sizes and modes, but where pixels have more than 8 bits
         with _damage(file, broken), Image.open(file) as image:
             _refuse_bomb(image)
             grey = grey and image.mode in GREY
+            bits = max(bits, _bits(image) if image.mode.startswith("I") else 0)
             sides[i] = min(image.size)
     chosen = [sides[i] for i in train if i in sides]
     side = size or max(SMALLEST, min(LARGEST, round(statistics.median(chosen or [SMALLEST]))))
@@ -193,12 +213,13 @@ def _read(
     pixels = torch.zeros(len(files), len(mode), side, side, dtype=torch.uint8)
     for i in sides:
         with _damage(files[i], broken), Image.open(files[i]) as image:
-            small = _fitted(image, mode, side)
+            small = _fitted(image, mode, side, bits)
             pixels[i] = (
                 torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8).view(side, side, -1).permute(2, 0, 1)
             )
     kind = "grey" if grey else "RGB"
-    return pixels, broken, f"images resized to {side}×{side}, {kind}"
+    deep = f"; pixels of more than 8 bits taken as {bits}-bit" if bits else ""
+    return pixels, broken, f"images resized to {side}×{side}, {kind}{deep}"
 
 
 @contextmanager
@@ -235,11 +256,20 @@ def _told(broken: dict[Path, str]) -> list[str]:
     return [f"{file} ({reason})" for file, reason in sorted(broken.items())]
 
 
-def _fitted(image: Image.Image, mode: str, side: int) -> Image.Image:
+def _bits(image: Image.Image) -> int:
+    """How many bits the brightest pixel of an image of integers needs: 8, 10, 12, 14 or 16."""
+    # one pair in these modes; the stubs also know pairs per channel
+    low, high = (float(extreme) for extreme in image.getextrema())  # type: ignore[arg-type]
+    if low < 0 or high > 65535:
+        raise ValueError("its pixels have more than 16 bits; convert it to 8 or 16")
+    return next(bits for bits in (8, 10, 12, 14, 16) if high < 2**bits)
+
+
+def _fitted(image: Image.Image, mode: str, side: int, bits: int) -> Image.Image:
     from PIL import Image, ImageOps
 
     image.draft(None, (2 * side, 2 * side))  # lets JPEG decode large pictures at a fraction of their size
-    turned = _plain(ImageOps.exif_transpose(image), mode)
+    turned = _plain(ImageOps.exif_transpose(image), mode, bits)
     return ImageOps.fit(turned, (side, side), Image.Resampling.BICUBIC)
 
 
@@ -258,16 +288,16 @@ def upright(file: Path, side: int) -> Image.Image:
     raise DataError(_complaint(broken))
 
 
-def _plain(image: Image.Image, mode: str) -> Image.Image:
-    """Eight bits per channel, in a mode "L" or "RGB"; transparent parts on white."""
+def _plain(image: Image.Image, mode: str, bits: int = 0) -> Image.Image:
+    """Eight bits per channel, in a mode "L" or "RGB"; transparent parts on white.
+
+    bits: of an image that has more; its own number of them unless given.
+    """
     from PIL import Image
 
     if image.mode.startswith("I"):
-        # one pair in these modes; the stubs also know pairs per channel
-        low, high = (float(extreme) for extreme in image.getextrema())  # type: ignore[arg-type]
-        if low < 0 or high > 65535:
-            raise ValueError("its pixels have more than 16 bits; convert it to 8 or 16")
-        image = image.convert("I").point(lambda value: value * (1 / 257)).convert("L")
+        scale = 255 / (2 ** (bits or _bits(image)) - 1)
+        image = image.convert("I").point(lambda value: value * scale + 0.5).convert("L")
     elif image.mode == "F":
         raise ValueError("its pixels are fractions; convert it to 8 or 16 bits")
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:

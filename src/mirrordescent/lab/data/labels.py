@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -64,8 +65,8 @@ def spellings(names: Sequence[str]) -> dict[str, str]:
 
 
 def loosely(name: str) -> str:
-    """A name without case and without the spaces that nobody sees."""
-    return " ".join(name.split()).casefold()
+    """A name without case, without the spaces that nobody sees, and in one of the ways to write an accent."""
+    return " ".join(unicodedata.normalize("NFC", name).split()).casefold()
 
 
 def class_names(names: Sequence[str], what: str) -> tuple[str, ...]:
@@ -108,7 +109,8 @@ def _places(rows: Sequence[int], place: Callable[[int], str]) -> str:
 def _text(value: object) -> str:
     if value is None:
         return ""
-    return value.decode("utf-8", "replace").strip() if isinstance(value, bytes) else str(value).strip()
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return unicodedata.normalize("NFC", text.strip())  # é is é, whether it is one character or two
 
 
 def _number(text: str) -> int | float | None:

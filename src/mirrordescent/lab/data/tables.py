@@ -59,7 +59,7 @@ def prepare_table(
     label = _label_column(table, label)
     labelled = _labelled(table, label)
     names = label_names([table.columns[label][row] for row in labelled], lambda i: table.cell(labelled[i], label))
-    notes = [f"label column: {label}"]
+    notes = [f"label column: {label}", *_same_numbers(table, label, labelled, names)]
     if usual := spellings(names):
         names = [usual.get(name, name) for name in names]
         notes.append(f"taken as one class: {listed([f'{name!r} as {main!r}' for name, main in usual.items()])}")
@@ -113,6 +113,15 @@ def _label_column(table: Table, label: str | None) -> str:
             f"(--label): {columns}{hint}"
         )
     return found[0]
+
+
+def _same_numbers(table: Table, label: str, rows: Sequence[int], names: Sequence[str]) -> Iterator[str]:
+    """Labels that are the same number or the same letters, and are written in several ways."""
+    ways: dict[str, set[str]] = {}
+    for row, name in zip(rows, names, strict=True):
+        ways.setdefault(name, set()).add(str(table.columns[label][row]))
+    if same := [" and ".join(map(repr, sorted(held))) for held in ways.values() if len(held) > 1]:
+        yield f"labels that are written in several ways, and one class: {listed(same)}"
 
 
 def _labelled(table: Table, label: str) -> list[int]:
