@@ -136,6 +136,7 @@ def broken(at: int, value: float) -> NDArray[np.float64]:
         ({"x": broken(3, np.nan), "y": LABELS}, r"array 'x', sample 3: holds nan \(1 such samples\)"),
         ({"x": broken(5, -np.inf), "y": LABELS}, "array 'x', sample 5: holds -inf"),
         ({"x": broken(5, 1e300), "y": LABELS}, "numbers that float32 can hold"),
+        ({"x": broken(5, np.inf).astype(np.float16), "y": LABELS}, "array 'x', sample 5: holds inf"),
         ({"x": VECTORS * 0, "y": LABELS}, "every feature is constant"),
         ({"x": np.zeros((N, 5, 6, 7)), "y": LABELS}, "which axis holds the channels cannot be told"),
         ({"x": np.array([{}] * N), "y": LABELS}, "array 'x': holds Python objects"),

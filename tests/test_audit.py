@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import random
 import shutil
 import tempfile
 from pathlib import Path
@@ -32,7 +33,9 @@ from mirrordescent.lab.audit.decisions import Decision, _survives, decisions_csv
 from mirrordescent.lab.audit.rule import FEWEST, MOST, chosen
 from mirrordescent.lab.audit.telling import findings, histogram, sentences, write_audit
 from mirrordescent.lab.data import Data, DataError, Source
+from mirrordescent.lab.data.split import split
 from mirrordescent.lab.data.whole import load_whole
+from mirrordescent.lab.kept import Check, audit_alone
 from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import RunError, read_all
@@ -126,13 +129,53 @@ class TestAudit:
         assert check is not None
         assert f"contradicts {100 * check.contradicted:.1f} % of the other labels" in told
         assert check.wrong <= check.contradicted + 0.02
-        assert digits[0].found.noise == pytest.approx((check.before + check.wrong) / 2, abs=1e-4)
+        assert check.there is not None
+        assert digits[0].found.noise == pytest.approx(check.before + (check.wrong - check.there) / 2, abs=1e-4)
+        _, others = split(digits[0].found.given, 0.2, 0, "digits")
+        alone = audit_alone(digits[0].record)
+        assert check.there == pytest.approx(float(alone.wrong[others].mean()))
         assert "far more than" not in told
         learnt = dataclasses.replace(check, contradicted=digits[0].found.noise + 0.11)
         assert "far more than" in " ".join(sentences(dataclasses.replace(digits[0], check=learnt)))
         assert f"About {100 * digits[0].found.noise:.1f} %" in told
         assert "were corrupted on purpose" in told
         assert "corrupted" not in " ".join(sentences(dataclasses.replace(digits[0], changed=None)))
+
+    def test_few_wrong_labels_are_not_outvoted_by_chance(self, tmp_path: Path) -> None:
+        """None of them may be among those that the second network judges, and they are as wrong as before."""
+        path, draw, given = tmp_path / "a.csv", random.Random(0), [i % 3 for i in range(300)]
+        _, others = split(torch.tensor(given), 0.2, 0, "a.csv")
+        apart = sorted(set(range(300)) - set(others.tolist()))
+        wrong = draw.sample(apart, 9)
+        with path.open("w") as file:
+            file.write("a,b,c,y\n")
+            for i, label in enumerate(given):
+                true = (label + 1) % 3 if i in wrong else label
+                file.write(",".join([f"{draw.gauss(12 * (true == k), 1):.3f}" for k in range(3)] + [str(label)]) + "\n")
+        audited = audit_data(str(path), Asked(), Keeping(tmp_path / "runs"), CPU)
+        assert audited.check is not None
+        assert audited.check.wrong < 0.01
+        assert sum(bool(audited.found.issue[i]) for i in wrong) >= 8
+        assert int(audited.found.issue.sum()) <= 10
+
+    @given(st.floats(0, 1), st.floats(0, 1))
+    def test_the_share_stays_a_share(self, wrong: float, there: float) -> None:
+        found = md.Audit(torch.tensor([0, 1, 0]), torch.tensor([-2.0, 0.0, 3.0], dtype=torch.float64))
+        judged = Check(wrong, wrong, found.noise, None, there).judged(found)
+        wanted = min(max(found.noise + (wrong - there) / 2, 1e-6), 1 - 1e-6)
+        assert judged.noise == pytest.approx(wanted, abs=1e-6)
+        old = Check(wrong, wrong, found.noise).judged(found)  # as it was written before
+        assert old.noise == pytest.approx(min(max((found.noise + wrong) / 2, 1e-6), 1 - 1e-6), abs=1e-6)
+
+    def test_of_a_few_labels_nobody_can_say_that_nothing_was_learnt(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.csv"
+        path.write_text(
+            "a,b,y\n" + "".join(f"{20 * (i % 2) + 0.1 * (i % 7)},{i * i % 11},{i % 2}\n" for i in range(30))
+        )
+        audited = audit_data(str(path), Asked(), Keeping(tmp_path / "runs"), CPU)
+        assert audited.check is not None
+        assert not audited.check.in_vain
+        assert clean(audited, Asked(), Cleaning(), Keeping(tmp_path / "runs"), CPU).keep.sum() >= 28
 
     def test_the_files(self, digits: tuple[Audited, Keeping], tmp_path: Path) -> None:
         paths = write_audit(digits[0], tmp_path / "deep" / "out", shown=5)

@@ -85,6 +85,78 @@ class TestCommand:
         )
         assert "audited by themselves" not in " ".join(capsys.readouterr().out.split())
 
+    @pytest.mark.parametrize("name", ["audit.csv", "audit.html.csv"])
+    def test_the_data_are_never_written_over(
+        self, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path, other = tmp_path / name, tmp_path / "other.csv"
+        table(path)
+        table(other)
+        before = path.read_bytes()
+        runs = ("--label", "kind", "--epochs", "1", "--no-check", "--root", str(tmp_path / "runs"))
+        codes = [
+            self.call("audit", *data, *runs, "--out", str(tmp_path))
+            for data in ((str(path),), (str(other), "--test", str(path)))
+        ]
+        told = " ".join(capsys.readouterr().err.split())
+        assert codes == ([1, 1] if name == "audit.csv" else [0, 0])
+        assert (f"{path} is the original, which stays as it is" in told) == (name == "audit.csv")
+        assert path.read_bytes() == before
+
+    def test_results_do_not_lie_among_the_data(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Else they would be taken for a class the next time."""
+        image = pytest.importorskip("PIL.Image")
+        for name in ("cat", "dog"):
+            (tmp_path / "pets" / name).mkdir(parents=True)
+            for i in range(3):
+                image.new("L", (8, 8), 50 * i).save(tmp_path / "pets" / name / f"{i}.png")
+        monkeypatch.chdir(tmp_path / "pets")
+        runs = ("--root", str(tmp_path / "runs"))
+        for line in (("audit", "."), ("clean", "."), ("train", "--data", "."), ("sweep", "--data", ".", "--jobs", "1")):
+            assert self.call(*line, "--epochs", "1") == 2
+            assert "runs is inside the data .; choose a place outside of them with --root" in capsys.readouterr().err
+        assert self.call("audit", ".", "--epochs", "1", *runs, "--out", "found") == 2
+        assert "with --out" in capsys.readouterr().err
+        assert sorted(path.name for path in (tmp_path / "pets").iterdir()) == ["cat", "dog"]
+        assert self.call("audit", ".", "--epochs", "1", "--no-check", *runs, "--out", str(tmp_path / "found")) == 0
+
+    def test_a_trial_writes_no_copy(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "things.csv"
+        table(path)
+        monkeypatch.chdir(tmp_path)
+        line = ("clean", "things.csv", "--label", "kind", "--corruption", "0.3", "--epochs", "10", "--no-compare")
+        assert self.call(*line, "--out", "a.csv") == 2
+        assert "leave out --corruption, or --out" in capsys.readouterr().err
+        assert self.call(*line) == 0
+        shown = capsys.readouterr()
+        assert "no copy is written" in shown.err
+        assert "By given label: kind " in shown.out
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["runs", "things.csv"]
+
+    def test_a_class_that_loses_most_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "a.csv"
+        path.write_text("a,y\n" + "".join(f"{i * i % 7},{':cat:' if i % 3 else 'dog'}\n" for i in range(12)))
+        (tmp_path / "d.csv").write_text(
+            "index,name,given_label,action,label\n" + "".join(f"{i},line {i + 2},dog,drop,\n" for i in (0, 3, 6))
+        )
+        line = (
+            "clean",
+            str(path),
+            "--decisions",
+            str(tmp_path / "d.csv"),
+            "--no-compare",
+            "--out",
+            str(tmp_path / "b.csv"),
+        )
+        assert self.call(*line) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert "By given label: dog 3 of 4." in told
+        assert "That is more than half of dog: either" in told
+
     def test_data_that_say_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """An audit says so, and nothing is cleaned by it."""
         path, draw = tmp_path / "noise.csv", random.Random(0)

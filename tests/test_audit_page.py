@@ -187,6 +187,8 @@ NAMES = ["row 0", "a, b\r\nc", "-1", "row 3"]
         + "2;'-1;dog;drop\r\n;;;;\r\n",
         HEADER.replace(",", "\t").upper()
         + '\n0\trow 0\tcat\tKeep\t\n1\t"a, b\nc"\t\trelabel\t\'=emu\n2\t-1.0\t\tdrop\n\n',
+        "sep=;\n" + HEADER.replace(",", ";") + ';"who, when"\n'
+        '0;row 0;cat;keep;;\n1;"a, b\nc";dog;relabel;=emu;"me, today"\n2;-1;dog;drop;;\n3;row 3;cat;;;\n',
         "note," + HEADER + ',more\n,0,row 0,cat,keep,,\nx,1,"a, b\nc",dog,relabel,=emu,1\n,2,\'-1,dog,drop,ignored,\n',
     ],
 )
@@ -223,7 +225,7 @@ def test_a_label_that_a_spreadsheet_changed_is_known_where_only_one_is_like_it(t
             HEADER + "\n0,row 0,cat,relable,dog\n",
             "line 2: unknown action 'relable' (did you mean 'relabel'?); known: keep",
         ),
-        (HEADER + "\n0,row 0,cat,,\n", "line 2: unknown action ''; known: keep, drop, relabel"),
+        (HEADER + "\n0,row 0,cat,,dog\n", "line 2: unknown action ''; known: keep, drop, relabel"),
         (
             HEADER + "\n0,row 0,cat,relabel,dgo\n",
             "line 2: unknown class 'dgo' (did you mean 'dog'?); known: 'cat'",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import os
+import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -283,6 +285,37 @@ def test_test_arrays_stay_as_they_are(tmp_path: Path) -> None:
     whole = load_whole(Source(str(path)))
     whole.write(tmp_path / "c.npz", without, whole.data.targets)
     assert load_whole(Source(str(tmp_path / "c.npz"))).data.class_names == ("0", "2")
+
+
+def test_what_goes_with_the_samples_stays_with_them(tmp_path: Path) -> None:
+    path, ids = tmp_path / "a.npz", np.arange(N) * 10
+    beside: dict[str, Any] = {
+        "ids": ids,
+        "weights": np.ones((N, 2)) * ids[:, None],
+        "val_ids": ids,
+        "names": np.array(["a", "b", "c"]),
+    }
+    np.savez(path, x=PIXELS, y=LABELS, **beside)
+    cleaned(path, tmp_path / "b.npz", 0, 4)
+    kept = keeping(N, 0, 4).numpy()
+    with np.load(tmp_path / "b.npz") as copy:
+        assert np.array_equal(copy["x"], PIXELS[kept])
+        assert np.array_equal(copy["ids"], ids[kept])
+        assert np.array_equal(copy["weights"], beside["weights"][kept])
+        assert np.array_equal(copy["val_ids"], ids)  # of other samples, by its name
+        assert np.array_equal(copy["names"], beside["names"])
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+    folder = images(tmp_path / "pets", 2)
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    left = [tmp_path / f".out.{pid}.part" for pid in (int(dead.stdout), os.getppid())]
+    other = tmp_path / f".mine.{int(dead.stdout)}.part"
+    for part in (*left, other):
+        part.mkdir()
+        (part / "file").touch()
+    cleaned(folder, tmp_path / "out", 0)
+    assert [part.exists() for part in (*left, other)] == [False, True, True]
 
 
 def test_known_sets_become_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,9 +148,9 @@ def test_what_is_missing_or_wrong(
 
 
 def test_no_argument_is_without_effect(tmp_path: Path) -> None:
-    inert: list[dict[str, Any]] = [{"label": "y"}, {"test": "a.csv"}, {"test_share": 0.3}, {"split_seed": 1}]
+    inert: dict[str, Any] = {"label": "y", "without": "a", "test": "a.csv", "test_share": 0.3, "split_seed": 1}
     for name in KNOWN:
-        for more in inert:
+        for more in ({option: value} for option, value in inert.items()):
             with pytest.raises(ValueError, match=f"for data of your own; '{name}' has its own test set"):
                 Source(name, **more)
     with pytest.raises(ValueError, match=r"test_share must be in \(0, 1\), got 1\.0"):
@@ -158,6 +158,8 @@ def test_no_argument_is_without_effect(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
     with pytest.raises(ValueError, match=r"label is for tables .*a\.npz is none"):
         load(Source(str(tmp_path / "a.npz"), label="y"))
+    with pytest.raises(ValueError, match=r"without is for tables .*a\.npz is none"):
+        load(Source(str(tmp_path / "a.npz"), without="y"))
 
 
 def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:

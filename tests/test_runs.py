@@ -41,6 +41,7 @@ def test_every_setting_is_in_the_id() -> None:
     other: dict[str, Any] = {
         "data": "mnist",
         "label": "species",
+        "without": "id",
         "test": "test.csv",
         "test_share": 0.3,
         "corruption": 0.4,

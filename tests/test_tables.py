@@ -196,6 +196,61 @@ def test_forms_of_text_tables(tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sep=;\na, kg;b;y\n1,5;2;0\n2;3;1\n4;1;0\n5;2;1\n",
+        "a, kg;b;y\n1,5;2;0\n2;3;1\n4;1;0\n5;2;1\n",
+        '"a\n(kg; net)",b,y\n1.5,2,0\n2,3,1\n4,1,0\n5,2,1\n',
+        "a;b\ty\n1.5\t0\n2\t1\n4\t0\n5\t1\n",
+        "a,b,y\n1.5,2,0\n   \n2,3,1\n4,1,0\n5,2,1\n \t \n",
+    ],
+)
+def test_the_separator_is_what_the_lines_have_alike(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    table = read_table(tmp_path / "a.csv")
+    assert (len(table), table.columns["y"]) == (4, ["0", "1", "0", "1"])
+
+
+def test_a_cell_may_be_a_book(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f'a,y\n"{"word " * 50_000}",0\n1,1\n')
+    assert len(str(read_table(tmp_path / "a.csv").columns["a"][0])) == 249_999
+
+
+def test_columns_can_be_left_out(tmp_path: Path) -> None:
+    columns: Columns = {
+        "a": [i * i % 7 for i in range(30)],
+        "b, c": ["u", "v", "w"] * 10,
+        "label": ["x", "y", "z"] * 10,
+    }
+    path = write(tmp_path / "a.csv", columns)
+    assert set(prepare_table(path, without="b, c").features) == {"a"}
+    told = prepare_table(path).data.notes
+    assert any(note.startswith("b, c tells the label of 100 % of the rows") for note in told)
+    assert any(note.endswith("--without 'b, c' leaves it out") for note in told)
+    assert not any("tells the label" in note for note in prepare_table(path, without="b, c").data.notes)
+    for wrong, message in (("d", "has no column 'd'"), ("a,lable", "did you mean 'label'"), ("label", "is the label")):
+        with pytest.raises(DataError, match=message):
+            prepare_table(path, without=wrong)
+
+
+@pytest.mark.parametrize(
+    ("told", "values"),
+    [(True, ["u", "v", "w"]), (False, ["u", "u", "w"]), (False, ["u", "v", "w", "t", "s"]), (True, [1, 2, 3])],
+)
+def test_a_column_that_is_the_label_again_is_told(told: bool, values: list[Cell]) -> None:
+    columns: Columns = {"a": [i * i % 7 for i in range(300)], "b": values * (300 // len(values)), "y": [0, 1, 2] * 100}
+    assert any("b tells the label" in note for note in prepared(columns).data.notes) == told
+
+
+def test_labels_written_in_several_ways_are_told() -> None:
+    columns: Columns = {"a": [i * i % 7 for i in range(12)], "label": ["01", "1", "cafe\u0301", "caf\u00e9"] * 3}
+    data = prepared(columns).data
+    assert data.class_names == ("1", "caf\u00e9")
+    note = "labels that are written in several ways, and one class: '01' and '1', 'cafe\u0301' and 'caf\u00e9'"
+    assert note in data.notes
+
+
 def test_a_cell_over_several_lines_moves_the_line_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('a,y\n"one\ntwo",0\n1,1\n')
     assert read_table(tmp_path / "a.csv").lines == [2, 4]

@@ -6,9 +6,10 @@ import dataclasses
 import json as json_format
 import math
 import sys
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
+import torch
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -21,6 +22,7 @@ from mirrordescent.lab.audit.cleaning import Choice, Outcome
 from mirrordescent.lab.audit.telling import sentences
 from mirrordescent.lab.data import official
 from mirrordescent.lab.data.whole import Whole
+from mirrordescent.lab.names import listed
 from mirrordescent.lab.records import Record
 from mirrordescent.lab.report.table import NOTHING, Line, tasks
 from mirrordescent.lab.reproduce import Pages, Row, compared
@@ -62,9 +64,14 @@ def _table(headings: Iterable[str], words: Container[str], title: str = "") -> T
     return table
 
 
+def _out() -> Console:
+    """The standard output; a class called :cat: is no picture."""
+    return Console(emoji=False)
+
+
 def _print(table: Table) -> None:
     """A table on the standard output; where a terminal is too narrow for its figures, beyond its edge."""
-    out = Console()
+    out = _out()
     for column in table.columns:
         lines = [line for text in (column.header, *column.cells) for line in str(text).splitlines()]
         longest = max(map(cell_len, lines), default=0)
@@ -125,7 +132,7 @@ def show_comparison(rows: Sequence[Row]) -> None:
 
 def show_audit(audited: Audited, top: int) -> None:
     """What an audit found, class by class, and its top suspects."""
-    found, out = audited.found, Console()
+    found, out = audited.found, _out()
     names = audited.whole.class_names
     for sentence in sentences(audited):
         out.print(sentence, highlight=False, markup=False)
@@ -155,11 +162,14 @@ def show_cleaned(
     whole: Whole, given: Tensor, choice: Choice, outcomes: Sequence[Outcome], *, by_person: bool = False
 ) -> None:
     """What was left out or relabelled, and what training on the rest is worth."""
-    out, n = Console(), len(choice.keep)
+    out, n = _out(), len(choice.keep)
     dropped, renamed = int((~choice.keep).sum()), int((choice.keep & (choice.labels != given)).sum())
     verb = "is" if dropped == 1 else "are"
     out.print(f"Of {n:,} samples {dropped:,} {verb} left out and {renamed:,} relabelled.", highlight=False)
     names = whole.class_names
+    if dropped or renamed:
+        for told in _by_class(given, choice, names):
+            out.print(told, highlight=False, markup=False)
     lost = [names[c] for c in given.unique().tolist() if not (choice.labels[choice.keep] == c).any()]
     if lost:
         out.print(f"No sample is left of {', '.join(lost)}.", highlight=False, markup=False)
@@ -179,6 +189,19 @@ def show_cleaned(
             judged += "; the other four fifths were audited by themselves for this"
     out.print(f"Accuracy on {judged}; ± its standard error; one run each.", highlight=False)
     out.print(_verdict(outcomes, count), highlight=False)
+
+
+def _by_class(given: Tensor, choice: Choice, names: Sequence[str]) -> Iterator[str]:
+    """How many of each given class are touched, those most that are touched most; and a warning where it is half."""
+    touched = ~choice.keep | (choice.labels != given)
+    members, changed = (torch.bincount(labels, minlength=len(names)).tolist() for labels in (given, given[touched]))
+    worst = sorted((c for c in range(len(names)) if changed[c]), key=lambda c: -changed[c] / members[c])
+    yield f"By given label: {listed([f'{names[c]} {changed[c]:,} of {members[c]:,}' for c in worst], most=CLASSES)}."
+    if half := [names[c] for c in worst if 2 * changed[c] > members[c]]:
+        yield (
+            f"That is more than half of {listed(half)}: either most of these labels are wrong, or they are hard to "
+            "tell from others. Look at some before you trust the copy."
+        )
 
 
 def _error(accuracy: float, count: int) -> float:
@@ -202,31 +225,31 @@ def _or_nothing(value: float | None, form: str = ".1f") -> str:
 
 def show_data(root: Path | None, *, json: bool) -> None:
     """The known data sets on the standard output."""
-    listed = official.available(root)
+    sets = official.available(root)
     if json:
-        rows = [{**dataclasses.asdict(item), "folder": str(item.folder)} for item in listed]
+        rows = [{**dataclasses.asdict(item), "folder": str(item.folder)} for item in sets]
         print_json(rows)
         return
     where = "where, or how to get it"
     shown = _table(("name", "state", "training", "test", "classes", where), {"name", "state", where})
     shown.add_row("digits", "built in", "1,200", "597", "10", "scikit-learn's")
     shown.add_row("regression", "built in", "100", "100", NOTHING, "made from a seed")
-    for item in listed:
+    for item in sets:
         where = str(item.folder) if item.state == "present" else official.command(item.name, root)
         where = f"{item.detail}; {where}" if item.detail else where
         counts = [f"{count:,}" for count in (item.train, item.test, item.classes)]
         shown.add_row(item.name, item.state, *counts, escape(where))
-    Console().print(shown)
-    Console().print("Your own: the path of a .csv, .tsv, .parquet or .npz file, or of a folder of images.")
+    _out().print(shown)
+    _out().print("Your own: the path of a .csv, .tsv, .parquet or .npz file, or of a folder of images.")
 
 
 def show_states(states: Sequence[official.State]) -> None:
     """A data set's files on the standard output."""
     for state in states:
         line = f"{state.state:<8} {state.file}" + (f": {state.detail}" if state.detail else "")
-        Console().print(line, markup=False, highlight=False, soft_wrap=True)
+        _out().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: object) -> None:
     """For machines."""
-    Console().print_json(data=value)
+    _out().print_json(data=value)

@@ -38,6 +38,8 @@ class Run:
     """a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images"""
     label: str | None = None
     """the label's column, for a table"""
+    without: str | None = None
+    """columns of a table that are no inputs, separated by commas"""
     test: str | None = None
     """path of the test set; without it a share of the data is split off"""
     test_share: float = 0.2
@@ -209,7 +211,7 @@ def _check_numbers(run: Run) -> None:
         ("test_share", 0 < run.test_share < 1, "in (0, 1)"),
         ("corruption", 0 <= run.corruption <= 1, "in [0, 1]"),
         ("lam", run.lam is None or run.lam > 0, "> 0"),
-        ("lr", 0 < run.lr < math.inf, "> 0"),
+        ("lr", 0 < run.lr < math.inf, "> 0 and finite"),
         ("momentum", 0 <= run.momentum < 1, "in [0, 1)"),
         ("decay", 0 <= run.decay < math.inf, ">= 0"),
         ("mixup", 0 <= run.mixup < math.inf, ">= 0"),

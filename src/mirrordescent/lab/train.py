@@ -85,7 +85,7 @@ def _go_on(loop: Loop, stop: Callable[[], bool]) -> None:
 
 def source_of(run: Run) -> Source:
     """Which data a run trains on."""
-    return Source(run.data, run.label, run.test, run.test_share)
+    return Source(run.data, run.label, run.test, run.test_share, without=run.without)
 
 
 def found(folder: Path, run: Run, data: Data) -> Record | None:

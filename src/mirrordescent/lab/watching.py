@@ -32,7 +32,7 @@ EVERY = 10.0  # seconds between lines where there is no terminal to draw on
 
 def console() -> Console:
     """For what people read while it runs; results go to the standard output."""
-    return Console(stderr=True)
+    return Console(stderr=True, emoji=False)
 
 
 def say(line: str) -> None:

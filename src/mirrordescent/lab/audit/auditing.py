@@ -36,6 +36,8 @@ class Asked:
 
     label: str | None = None
     """the label's column, for a table"""
+    without: str | None = None
+    """columns of a table that are no inputs, separated by commas, such as the label under another name"""
     test: str | None = None
     """path of a test set, which is not audited"""
     model: Literal["auto", "linear", "mlp", "cnn", "resnet18"] = "auto"
@@ -110,7 +112,7 @@ def audit_whole(whole: Whole, asked: Asked, keeping: Keeping, place: Place, *, w
 
 def whole_of(data: str, asked: Asked, keeping: Keeping) -> Whole:
     """The data to audit."""
-    return load_whole(Source(data, asked.label, asked.test), keeping.data_root)
+    return load_whole(Source(data, asked.label, asked.test, without=asked.without), keeping.data_root)
 
 
 def audit_labels(
@@ -185,7 +187,8 @@ def run_for(held: Data, data: str, asked: Asked) -> Run:
     """The run that audits the data `held`, which came from `data`."""
     if held.classes is None:
         raise DataError(f"{held.name} has no classes, and an audit is of classes")
-    base = Run(data=data, label=asked.label, test=asked.test, model=asked.model, seed=asked.seed)
+    same = {name: getattr(asked, name) for name in ("label", "without", "test", "model", "seed")}
+    base = Run(data=data, **same)
     base = settled(base, held)
     given = {"lr": asked.lr, "lam": asked.lam, "epochs": asked.epochs, "batch_size": asked.batch_size}
     choice = chosen(len(held), base.model, **given)  # type: ignore[arg-type]  # None where nothing is given

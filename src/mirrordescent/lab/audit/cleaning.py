@@ -249,7 +249,7 @@ def compared(
 def recipe_for(data: Data, audit: Run, cleaning: Cleaning) -> Run:
     """The run that trains again, with the audit's network and seed."""
     choice = chosen(len(data), audit.model, epochs=cleaning.retrain_epochs)
-    same = {name: getattr(audit, name) for name in ("data", "label", "test", "model", "augment", "seed")}
+    same = {name: getattr(audit, name) for name in ("data", "label", "without", "test", "model", "augment", "seed")}
     how: dict[str, Any] = {"loss": "elr", "lr": audit.lr, "lam": audit.lam}
     if cleaning.recipe == "sgd":
         how = {

@@ -41,8 +41,8 @@ def read_decisions(
 
     count: how many samples there are. names, given: the samples' names and given classes, if the file is to be checked
     against them. A file that a spreadsheet saved again reads the same: separated by semicolons or tabs, with other line
-    ends, cells left out at the end of a line, zeros taken off numbers. Lines without an action decide nothing. Raises
-    DataError, which names the line, for anything else.
+    ends, cells left out at the end of a line, zeros taken off numbers. Lines with neither action nor label decide
+    nothing. Raises DataError, which names the line, for anything else.
     """
     if names is not None and len(names) != count:
         raise ValueError(f"names must have one entry per sample, {count:,}, got {len(names):,}")
@@ -50,7 +50,7 @@ def read_decisions(
     lines: dict[int, int] = {}  # the line that decides on each index
     decisions = []
     for line, cells in _records(path):
-        if not cells["action"].strip():  # a row of audit.csv that nobody has decided on
+        if not (cells["action"] + cells["label"]).strip():  # a row of audit.csv that nobody has decided on
             continue
         try:
             decision = _decision(cells, count, alike, names)

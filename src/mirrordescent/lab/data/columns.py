@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import torch
@@ -59,12 +59,17 @@ class _Block:
     note: tuple[str, str]  # what was done, and to what; notes of the same kind are told together
 
 
-def features_of(train: Part, test: Part, label: str, notes: list[str]) -> tuple[tuple[str, ...], Tensor, Tensor]:
-    """Names of the inputs, and the inputs of both parts, (n, k) and (m, k); what was done is added to the notes."""
+def features_of(
+    train: Part, test: Part, without: Collection[str], notes: list[str]
+) -> tuple[tuple[str, ...], Tensor, Tensor]:
+    """Names of the inputs, and the inputs of both parts, (n, k) and (m, k); what was done is added to the notes.
+
+    without: the columns that are no inputs, such as the label.
+    """
     blocks: list[_Block] = []
     told: dict[str, list[str]] = {}
     for name in train.table.columns:
-        if name == label:
+        if name in without:
             continue
         cells = train.cells(name)
         how = reading([cell for cell in cells if isinstance(cell, str)], semicolons=train.table.semicolons)

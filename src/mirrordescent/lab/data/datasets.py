@@ -34,6 +34,7 @@ class Source:
     test: a test set of its own, in the same format.
     test_share: otherwise, the share of the samples that is set aside, in (0, 1), class by class.
     split_seed: decides which ones.
+    without: a table's columns that are no inputs, separated by commas.
     """
 
     data: str
@@ -41,12 +42,15 @@ class Source:
     test: str | None = None
     test_share: float = 0.2
     split_seed: int = 0
+    without: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.test_share < 1:
             raise ValueError(f"test_share must be in (0, 1), got {self.test_share}")
-        if self.data in KNOWN and (self.label, self.test, self.test_share, self.split_seed) != (None, None, 0.2, 0):
-            raise ValueError(f"label, test and test_share are for data of your own; {self.data!r} has its own test set")
+        own = (self.label, self.without, self.test, self.test_share, self.split_seed)
+        if self.data in KNOWN and own != (None, None, None, 0.2, 0):
+            told = "label, without, test and test_share are for data of your own"
+            raise ValueError(f"{told}; {self.data!r} has its own test set")
 
 
 def load(spec: Source, root: Path | None = None) -> Data:
@@ -124,9 +128,12 @@ def _prepare(spec: Source, *, whole: bool) -> PreparedTable | PreparedArrays | P
     if kind == "table":
         from mirrordescent.lab.data.tables import prepare_table
 
-        return prepare_table(path, spec.label, test, spec.test_share, spec.split_seed, whole=whole)
-    if spec.label is not None:
-        raise ValueError(f"--label is for tables ({', '.join(TABLES)}), but {path} is none; leave it out")
+        return prepare_table(
+            path, spec.label, test, spec.test_share, spec.split_seed, whole=whole, without=spec.without
+        )
+    for option, given in (("label", spec.label), ("without", spec.without)):
+        if given is not None:
+            raise ValueError(f"--{option} is for tables ({', '.join(TABLES)}), but {path} is none; leave it out")
     if kind == "arrays":
         from mirrordescent.lab.data.arrays import prepare_arrays
 

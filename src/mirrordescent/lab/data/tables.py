@@ -5,6 +5,7 @@ What was done is told in `Data.notes`.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from mirrordescent.lab.data.tablefile import Table, read_table
 from mirrordescent.lab.names import listed, nearest
 
 LABELS = ("label", "target", "class", "y")
+GIVEN_AWAY = 0.99  # of the labels, which a column tells by itself
+ENOUGH = 20  # rows, to say so
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ def prepare_table(
     test_share: float = 0.2,
     split_seed: int = 0,
     whole: bool = False,
+    without: str | None = None,
 ) -> PreparedTable:
     """A table as data: numbers standardised, text one-hot, gaps filled, what cannot be learnt from left out.
 
@@ -52,7 +56,7 @@ def prepare_table(
     says that it was missing. Text becomes a column of 0 and 1 per level. Left out, with a note: constant columns, row
     numbers, dates, text that is nearly everywhere different; rows without a label, unless they are most. `Data.mean`
     and `std` stay None: it has been done. whole: without a test set of its own, every labelled row is trained on (see
-    `divided`).
+    `divided`). without: columns that are no inputs, separated by commas.
     Raises DataError, which names the line and the column.
     """
     table = read_table(path)
@@ -81,7 +85,10 @@ def prepare_table(
         notes.append(f"test set: {len(test_rows):,} rows of {test.name}")
     # rows that are training rows already are not told of twice
     others = Part(test_table, test_rows.tolist() if held_out else [])
-    features, inputs, test_inputs = features_of(Part(table, rows.tolist()), others, label, notes)
+    left_out = _left_out(table, label, without)
+    notes += [f"left out, as asked: {listed(left_out, most=10)}"] if left_out else []
+    notes += _giveaways(table, rows.tolist(), targets[trained].tolist(), {label, *left_out})
+    features, inputs, test_inputs = features_of(Part(table, rows.tolist()), others, {label, *left_out}, notes)
     data = Data(
         path.name,
         inputs,
@@ -113,6 +120,38 @@ def _label_column(table: Table, label: str | None) -> str:
             f"(--label): {columns}{hint}"
         )
     return found[0]
+
+
+def _left_out(table: Table, label: str, without: str | None) -> list[str]:
+    """The columns that are asked for as no inputs; DataError for one that is not there, or the label."""
+    if without is None:
+        return []
+    names = [without] if without in table.columns else [name.strip() for name in without.split(",")]
+    for name in names:
+        if name == label:
+            raise DataError(f"{table.path}: {name!r} is the label, which is no input anyway; leave it out of --without")
+        if name not in table.columns:
+            columns = ", ".join(table.columns)
+            raise DataError(f"{table.path} has no column {name!r}{nearest(name, table.columns)}; it has {columns}")
+    return names
+
+
+def _giveaways(table: Table, rows: Sequence[int], targets: Sequence[int], known: set[str]) -> Iterator[str]:
+    """Columns with hardly more values than there are classes, each of which goes with one class: the label again?"""
+    classes = len(set(targets))
+    for name, cells in table.columns.items():
+        if name in known or len(rows) < ENOUGH or len({cells[row] for row in rows}) > classes + 1:
+            continue
+        counts: dict[object, Counter[int]] = {}
+        for row, target in zip(rows, targets, strict=True):
+            counts.setdefault(cells[row], Counter())[target] += 1
+        usual = [count.most_common(1)[0] for count in counts.values()]
+        share = sum(many for _, many in usual) / len(rows)
+        if share >= GIVEN_AWAY and len({target for target, _ in usual}) == classes:
+            yield (
+                f"{name} tells the label of {100 * share:.3g} % of the rows by itself: if it is the label under "
+                f"another name, no label can look wrong beside it; --without {shlex.quote(name)} leaves it out"
+            )
 
 
 def _same_numbers(table: Table, label: str, rows: Sequence[int], names: Sequence[str]) -> Iterator[str]:

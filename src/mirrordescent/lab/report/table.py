@@ -15,7 +15,7 @@ from mirrordescent.lab.runs import Run
 
 NOTHING = "–"  # in place of a figure that does not apply, or is not there yet
 # What the network was to learn; runs that differ in these are not compared with each other.
-TASK = ("data", "label", "test", "test_share", "corruption", "noise", "noise_file")
+TASK = ("data", "label", "without", "test", "test_share", "corruption", "noise", "noise_file")
 # What `Line.method` and `Line.lam` say of a run by themselves.
 NAMED = ("algorithm", "lam", "potential", "reduction")
 
