@@ -134,7 +134,7 @@ class TestCommand:
         assert self.call(*line) == 0
         shown = capsys.readouterr()
         assert "no copy is written" in shown.err
-        assert "By given label: kind " in shown.out
+        assert "By given label: " in shown.out
         assert sorted(entry.name for entry in tmp_path.iterdir()) == ["runs", "things.csv"]
 
     def test_a_class_that_loses_most_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,8 +154,8 @@ class TestCommand:
         )
         assert self.call(*line) == 0
         told = " ".join(capsys.readouterr().out.split())
-        assert "By given label: dog 3 of 4." in told
-        assert "That is more than half of dog: either" in told
+        assert "By given label: 3 of the 4 'dog'." in told
+        assert "That is more than half of 'dog': either" in told
 
     def test_data_that_say_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """An audit says so, and nothing is cleaned by it."""
