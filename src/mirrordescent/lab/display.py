@@ -196,7 +196,8 @@ def _by_class(given: Tensor, choice: Choice, names: Sequence[str]) -> Iterator[s
     touched = ~choice.keep | (choice.labels != given)
     members, changed = (torch.bincount(labels, minlength=len(names)).tolist() for labels in (given, given[touched]))
     worst = sorted((c for c in range(len(names)) if changed[c]), key=lambda c: -changed[c] / members[c])
-    yield f"By given label: {listed([f'{changed[c]:,} of the {members[c]:,} {names[c]!r}' for c in worst], most=CLASSES)}."
+    counts = [f"{changed[c]:,} of the {members[c]:,} {names[c]!r}" for c in worst]
+    yield f"By given label: {listed(counts, most=CLASSES)}."
     if half := [repr(names[c]) for c in worst if 2 * changed[c] > members[c]]:
         yield (
             f"That is more than half of {listed(half)}: either most of these labels are wrong, or they are hard to "
