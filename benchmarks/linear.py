@@ -123,15 +123,25 @@ def train(
     clip: float | None = None,
     schedule: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None,
     seed: int = 0,
+    settled: float = 0.0,
     **settings: Any,
 ) -> Outcome:
-    """RMD on the problem, in float64, in shuffled batches; `ragged` keeps a smaller last batch."""
+    """RMD on the problem, in float64, in shuffled batches; `ragged` keeps a smaller last batch.
+
+    settled: end before the epochs are over once every |z_i − s_i| is below it, where z and w stay as they are.
+    """
     n = len(problem.y)
     w = nn.Parameter(problem.start.clone())
     optimizer = md.RMD([w], lr=lr, lam=lam, num_samples=n, potential=problem.potential, **settings)
     scheduler = None if schedule is None else schedule(optimizer)
     generator = torch.Generator().manual_seed(seed)
     usable = n if ragged else n - n % batch_size
+
+    @torch.no_grad()
+    def gap() -> float:
+        residual = problem.x @ w - problem.y
+        return (optimizer.aux.values - (residual if signed else residual.abs())).abs().max().item()
+
     for _ in range(epochs):
         for index in torch.randperm(n, generator=generator)[:usable].split(batch_size):
             residual = problem.x[index] @ w - problem.y[index]
@@ -143,11 +153,9 @@ def train(
             optimizer.zero_grad()
             if scheduler is not None:
                 scheduler.step()
-    with torch.no_grad():
-        residual = problem.x @ w - problem.y
-        s = residual if signed else residual.abs()
-        gap = (optimizer.aux.values - s).abs().max().item()
-    return Outcome(w.detach(), optimizer.aux.values.clone(), optimizer.objective_lam(batch_size), gap)
+        if settled and gap() < settled:
+            break
+    return Outcome(w.detach(), optimizer.aux.values.clone(), optimizer.objective_lam(batch_size), gap())
 
 
 def distance(w: Tensor, exact: Tensor) -> float:

@@ -17,6 +17,7 @@ import mirrordescent as md
 # The largest convenient step for each potential, per unit of |B| (a batch averages its gradients).
 RATES = {"l2": 0.5, "q=1.5": 0.35, "q=3": 0.2, "entropy": 0.5}
 cosine = partial(CosineAnnealingLR, T_max=1500, eta_min=0.05)
+SETTLED = 1e-12  # every |z_i − s_i|: from there on nothing moves, and a run may end before its epochs are over
 
 WAYS: dict[str, dict[str, Any]] = {
     "batch 1": {"batch_size": 1, "epochs": 150},
@@ -48,7 +49,7 @@ def settings_for(potential: str, way: dict[str, Any]) -> dict[str, Any]:
         * (0.5 if "momentum" in way else 1)
     )
     lam = 2.0 if way.get("lam_convention") == "objective" else 2.0 * size
-    return {**way, "lr": lr, "lam": lam}
+    return {**way, "lr": lr, "lam": lam, "settled": SETTLED}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -58,8 +59,8 @@ def test_signed_root_ends_at_the_minimiser(potential: str, anchor: bool, way: st
     problem = regression(potential, anchor=anchor)
     outcome = train(problem, **settings_for(potential, WAYS[way]))
     assert outcome.objective_lam == pytest.approx(2.0)
-    assert outcome.residual < 1e-8
-    assert distance(outcome.w, exact_minimiser(problem, outcome.objective_lam)) < 1e-6
+    assert outcome.residual < SETTLED
+    assert distance(outcome.w, exact_minimiser(problem, outcome.objective_lam)) < 1e-10
 
 
 @pytest.mark.parametrize("potential", RATES)
@@ -86,7 +87,7 @@ def test_what_scales_one_step_alone_moves_the_solution() -> None:
     exact = exact_minimiser(problem, 2.0)
     no_correction = train(problem, **{**settings, "lam": settings["lam"] / (1 - 0.8)})
     assert distance(no_correction.w, exact) > 0.1
-    ragged = {**WAYS["ragged, objective"], "lam_convention": "paper", "lam": 14.0, "lr": 1.0}
+    ragged = {**WAYS["ragged, objective"], "lam_convention": "paper", "lam": 14.0, "lr": 1.0, "settled": SETTLED}
     assert distance(train(problem, **ragged).w, exact) > 0.01
 
 
@@ -119,10 +120,13 @@ def test_groups_with_their_own_lr_solve_a_weighted_potential() -> None:
             optimizer.zero_grad()
             optimizer.loss(residual.square() / 2, index, root=residual).backward()
             optimizer.step()
+        residual = problem.x @ torch.cat([first, second]) - problem.y
+        if (optimizer.aux.values - residual.detach()).abs().max() < SETTLED:
+            break
     h = torch.cat([torch.ones(40), torch.full((40,), 2.0)]).double()
     kernel = (problem.x / h) @ problem.x.T + torch.eye(24, dtype=torch.float64) / 2.0
     exact = (problem.x.T @ torch.linalg.solve(kernel, problem.y)) / h
-    assert distance(torch.cat([first, second]).detach(), exact) < 1e-6
+    assert distance(torch.cat([first, second]).detach(), exact) < 1e-10
 
 
 @pytest.mark.parametrize("size", [4, 16])
