@@ -65,3 +65,20 @@ def test_overflow_to_nan_counts_as_beyond() -> None:
 
     x = solve_increasing(fragile, torch.zeros(2), torch.tensor([49.0, -49.0]))
     torch.testing.assert_close(x, torch.tensor([49.0, -49.0]))
+
+
+@pytest.mark.parametrize("k", range(FUNCTIONS.index(cliff)))
+def test_a_small_step_takes_few_evaluations(k: int) -> None:
+    """What training asks for at every step (beside a cliff no step is small)."""
+    evaluations = 0
+
+    def counted(x: Tensor) -> Tensor:
+        nonlocal evaluations
+        evaluations += 1
+        return FUNCTIONS[k](x)
+
+    generator = torch.Generator().manual_seed(k)
+    start = torch.randn(300, generator=generator, dtype=torch.float64)
+    delta = 1e-3 * FUNCTIONS[k](start) * torch.randn(300, generator=generator, dtype=torch.float64)
+    solve_increasing(counted, start, delta)
+    assert evaluations <= 14

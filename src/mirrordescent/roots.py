@@ -16,6 +16,7 @@ from torch import Tensor
 from mirrordescent.eager import always_eager
 
 _INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
+_UNGUARDED = 4  # so many secants come first: a training step is small, and few are enough
 
 
 def _to_rank(x: Tensor) -> Tensor:
@@ -79,37 +80,37 @@ def solve_increasing(
     low = torch.where(upward, start, lowest)
     high = torch.where(upward, highest, start)
     far_end = torch.where(upward, high, low)
-    # The first secant comes from a small probe beside the start; further on, from the last two points tried.
+    # The first secant comes from a small probe beside the start; further on, from the last two that came closest.
     probe = start + torch.where(upward, 1.0, -1.0) * (start.abs() * limits.eps**0.5 + limits.eps)
-    old_x, old_f = start, -delta
     x, f = probe, function(probe) - target
-    best_x, best_f = start, delta.abs()
+    best_x, best_f = start, -delta
+    old_x, old_f = x, f
     early_exit = start.device.type == "cpu"
-    for attempt in range(2 * limits.bits + 4):
+    for attempt in range(_UNGUARDED + 2 * limits.bits + 4):
         beyond = torch.where(f.isnan(), upward, f > 0)
         in_bracket = (low < x) & (x < high)
         low = torch.where(in_bracket & ~beyond, x, low)
         high = torch.where(in_bracket & beyond, x, high)
-        better = f.abs() < best_f
-        best_x, best_f = torch.where(better, x, best_x), torch.where(better, f.abs(), best_f)
+        better = f.abs() < best_f.abs()
+        old_x, old_f = torch.where(better, best_x, old_x), torch.where(better, best_f, old_f)
+        best_x, best_f = torch.where(better, x, best_x), torch.where(better, f, best_f)
         width = 4 * limits.eps * best_x.abs() + limits.tiny
-        if early_exit and attempt % 2:
-            settled = (best_f <= tolerance) | (torch.nextafter(low, high) >= high) | best_f.isnan()
+        if early_exit:
+            settled = (best_f.abs() <= tolerance) | (torch.nextafter(low, high) >= high) | best_f.isnan()
             if bool(settled.all()):
                 break
         candidate = _middle(low, high)
-        if attempt % 2 == 0:  # every second point is the guaranteed one
-            secant = x - f * ((x - old_x) / (f - old_f))
+        if attempt < _UNGUARDED or attempt % 2 == 0:  # every second point is the guaranteed one
+            secant = best_x - best_f * ((best_x - old_x) / (best_f - old_f))
             # A point just inside an end, a little further on, brings the other end close as well.
             secant = torch.minimum(torch.maximum(secant, low + width), high - width)
             candidate = torch.where((low < secant) & (secant < high), secant, candidate)
-        old_x, old_f = x, f
         x = candidate
         f = function(x) - target
     # A target that no float in the domain reaches leaves the far end as the nearest answer.
-    unreached = best_f > 64 * tolerance
+    unreached = best_f.abs() > 64 * tolerance
     edge = torch.where(upward, low, high)
-    best_x = torch.where(unreached & ((function(edge) - target).abs() < best_f), edge, best_x)
+    best_x = torch.where(unreached & ((function(edge) - target).abs() < best_f.abs()), edge, best_x)
     best_x = torch.where(delta.isinf(), far_end, best_x)
     best_x = torch.where(delta.isnan() | start.isnan(), torch.nan, best_x)
     return torch.where(delta == 0, start, best_x).to(dtype)
