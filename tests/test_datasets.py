@@ -163,11 +163,18 @@ def test_no_argument_is_without_effect(tmp_path: Path) -> None:
 
 
 def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(
         DataError, match=r"needs scikit-learn, which is not installed; pip install 'mirrordescent\[lab\]'"
     ):
         load(Source("digits"))
+
+
+def test_digits_are_scikit_learns_wherever_it_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = builtin._of_scikit_learn()
+    monkeypatch.setattr(Path, "is_file", lambda _: False)
+    assert torch.equal(builtin._of_scikit_learn(), read)
+    assert read.shape == (1797, 65)
 
 
 def test_a_text_table_needs_nothing_but_torch(tmp_path: Path) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+from importlib.util import find_spec
+from pathlib import Path
+
 import torch
+from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
 
@@ -15,13 +20,8 @@ def digits() -> Data:
 
     Raises DataError when scikit-learn, which holds them, is not installed.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise DataError("digits needs scikit-learn, which is not installed; pip install 'mirrordescent[lab]'") from None
-    pixels, labels = load_digits(return_X_y=True)
-    inputs = (torch.from_numpy(pixels) / 16).float().reshape(-1, 1, 8, 8)
-    targets = torch.from_numpy(labels).long()
+    table = _of_scikit_learn()
+    inputs, targets = (table[:, :-1] / 16).float().reshape(-1, 1, 8, 8), table[:, -1].long()
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(SEED))
     train, test = order[:DIGITS_TRAIN], order[DIGITS_TRAIN:]
     return Data(
@@ -34,6 +34,21 @@ def digits() -> Data:
         class_names=tuple("0123456789"),
         model="mlp",
     )
+
+
+def _of_scikit_learn() -> Tensor:
+    """A row per digit: 64 pixels from 0 to 16, and the label. Its file alone is read: the import takes a second."""
+    found = find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise DataError("digits needs scikit-learn, which is not installed; pip install 'mirrordescent[lab]'")
+    path = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if path.is_file():
+        with gzip.open(path, "rt", encoding="ascii") as file:
+            return torch.tensor([[float(cell) for cell in line.split(",")] for line in file], dtype=torch.float64)
+    from sklearn.datasets import load_digits  # a version that keeps them elsewhere
+
+    pixels, labels = load_digits(return_X_y=True)
+    return torch.cat([torch.from_numpy(pixels), torch.from_numpy(labels).double()[:, None]], 1)
 
 
 def regression(n: int = 100, features: int = 400, active: int = 20, noise: float = 0.05) -> Data:
