@@ -296,20 +296,21 @@ def go(root: Path, epochs: int = 8, every: float = 0.0) -> subprocess.Popen[byte
 
 def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """With SIGKILL, a checkpoint after every step."""
-    assert go(tmp_path / "whole").wait() == 0
+    run = Run(corruption=0.4, epochs=8)
+    whole = train(run, Keeping(tmp_path / "whole"), CPU)
     draw = random.Random(1)
     for _ in range(3):
         process = go(tmp_path / "killed")
-        folder = tmp_path / "killed" / settled_id(8)
+        folder = tmp_path / "killed" / whole.id
         while not (folder / "checkpoint.pt").exists() and process.poll() is None:
             time.sleep(0.02)
         time.sleep(draw.uniform(0, 0.5))
         process.kill()
         process.wait()
-    assert go(tmp_path / "killed").wait() == 0
-    one, other = (read(tmp_path / name / settled_id(8)) for name in ("whole", "killed"))
-    assert one.rows == other.rows
-    assert other.status == "done"
+    record = train(run, Keeping(tmp_path / "killed", checkpoint_seconds=0), CPU)
+    assert record.rows == whole.rows
+    assert record.status == "done"
+    assert read(folder) == record
 
 
 def settled_id(epochs: int) -> str:
