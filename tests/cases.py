@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ class Case:
     potential: md.Potential
     positive: bool = False  # weights > 0 only
     exact_specs: bool = True  # `md.potential(spec)` gives it back
+    inverse: Callable[[Tensor], Tensor] | None = None  # by hand, where the potential itself looks for roots
 
     def weights(self, *shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
         """Weights inside the domain, of ordinary size."""
@@ -29,6 +31,26 @@ def cosh(w: Tensor) -> Tensor:
 
 def barrier(w: Tensor) -> Tensor:
     return w.square() / 2 - w.log()
+
+
+def of_the_sum(dual: Tensor) -> Tensor:
+    """w + ½ w|w| = dual."""
+    return ((1 + 2 * dual.abs()).sqrt() - 1).copysign(dual)
+
+
+def of_the_sum_with_entropy(dual: Tensor) -> Tensor:
+    """log w + 1 + w = dual, by Newton's method on t = log w from the right, where t + e^t is convex."""
+    goal = dual - 1
+    t = torch.where(goal < 1, goal, goal.clamp_min(1).log())
+    for _ in range(20):
+        t = t - (t + t.exp() - goal) / (1 + t.exp())
+    return t.exp()
+
+
+def of_the_barrier(dual: Tensor) -> Tensor:
+    """w − 1/w = dual, without a difference."""
+    radius = (dual.square() + 4).sqrt() + dual.abs()
+    return torch.where(dual > 0, radius / 2, 2 / radius)
 
 
 CASES = [
@@ -46,10 +68,16 @@ CASES = [
     Case("squarednorm=3", md.SquaredNorm(3)),
     Case("multiple", 2 * md.L2()),
     Case("multiple of q=3", 0.7 * md.QNorm(3)),
-    Case("sum", md.L2() + 0.5 * md.QNorm(3)),
+    Case("sum", md.L2() + 0.5 * md.QNorm(3), inverse=of_the_sum),
     Case("sum of linear", md.L2() + md.Quadratic(0.5)),
-    Case("sum with entropy", md.NegativeEntropy() + md.L2(), positive=True),
-    Case("convex", md.Convex(cosh), exact_specs=False),
-    Case("convex on a half line", md.Convex(barrier, domain=(0, float("inf"))), positive=True, exact_specs=False),
+    Case("sum with entropy", md.NegativeEntropy() + md.L2(), positive=True, inverse=of_the_sum_with_entropy),
+    Case("convex", md.Convex(cosh), exact_specs=False, inverse=torch.asinh),
+    Case(
+        "convex on a half line",
+        md.Convex(barrier, domain=(0, float("inf"))),
+        positive=True,
+        exact_specs=False,
+        inverse=of_the_barrier,
+    ),
 ]
 IDS = [case.name for case in CASES]

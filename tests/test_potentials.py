@@ -45,6 +45,13 @@ def test_inverse_undoes_gradient(case: Case, data: st.DataObject) -> None:
     torch.testing.assert_close(back, w, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.inverse is not None], ids=lambda case: case.name)
+def test_roots_are_what_is_found_by_hand(case: Case) -> None:
+    assert case.inverse is not None
+    dual = torch.linspace(-30, 30, 601, dtype=torch.float64)
+    torch.testing.assert_close(case.potential.inverse(dual), case.inverse(dual), rtol=1e-13, atol=1e-15)
+
+
 @every_case
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
