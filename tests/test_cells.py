@@ -87,7 +87,7 @@ def test_the_first_network_alone_is_without_the_second_ones_opinion(tmp_path: Pa
     assert audited.check is not None
     found = shares.outcome(shares.Case("digits", "digits", asked), audited)
     assert found["alone"]["estimated"] == audited.check.before
-    assert found["both"]["estimated"] == pytest.approx((audited.check.before + audited.check.wrong) / 2, abs=1e-4)
+    assert found["both"]["estimated"] == pytest.approx(audited.found.noise)
     assert found["alone"]["estimated"] != found["both"]["estimated"]
 
 
