@@ -128,6 +128,7 @@ class TestCommand:
         path = tmp_path / "things.csv"
         table(path)
         monkeypatch.chdir(tmp_path)
+        (tmp_path / "things-cleaned.csv").touch()  # of a clean-up before, which is in nobody's way
         line = ("clean", "things.csv", "--label", "kind", "--corruption", "0.3", "--epochs", "10", "--no-compare")
         assert self.call(*line, "--out", "a.csv") == 2
         assert "leave out --corruption, or --out" in capsys.readouterr().err
@@ -135,7 +136,7 @@ class TestCommand:
         shown = capsys.readouterr()
         assert "no copy is written" in shown.err
         assert "By given label: " in shown.out
-        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["runs", "things.csv"]
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["runs", "things-cleaned.csv", "things.csv"]
 
     def test_a_class_that_loses_most_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "a.csv"

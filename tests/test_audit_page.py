@@ -187,7 +187,7 @@ NAMES = ["row 0", "a, b\r\nc", "-1", "row 3"]
         + "2;'-1;dog;drop\r\n;;;;\r\n",
         HEADER.replace(",", "\t").upper()
         + '\n0\trow 0\tcat\tKeep\t\n1\t"a, b\nc"\t\trelabel\t\'=emu\n2\t-1.0\t\tdrop\n\n',
-        "sep=;\n" + HEADER.replace(",", ";") + ';"who, when"\n'
+        "\nsep=;\n" + HEADER.replace(",", ";") + ';"who, when"\n'
         '0;row 0;cat;keep;;\n1;"a, b\nc";dog;relabel;=emu;"me, today"\n2;-1;dog;drop;;\n3;row 3;cat;;;\n',
         "note," + HEADER + ',more\n,0,row 0,cat,keep,,\nx,1,"a, b\nc",dog,relabel,=emu,1\n,2,\'-1,dog,drop,ignored,\n',
     ],
@@ -225,6 +225,7 @@ def test_a_label_that_a_spreadsheet_changed_is_known_where_only_one_is_like_it(t
             HEADER + "\n0,row 0,cat,relable,dog\n",
             "line 2: unknown action 'relable' (did you mean 'relabel'?); known: keep",
         ),
+        (HEADER + "\n0,row 0,cat,,\n", "every line: without an action"),
         (HEADER + "\n0,row 0,cat,,dog\n", "line 2: unknown action ''; known: keep, drop, relabel"),
         (
             HEADER + "\n0,row 0,cat,relabel,dgo\n",
@@ -254,3 +255,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_decisions(tmp_path / "decisions.csv", 4, CLASSES)
     with pytest.raises(ValueError, match="names must have one entry per sample, 4, got 1"):
         read_decisions(tmp_path / "decisions.csv", 4, CLASSES, ["a"])
+
+
+def test_accents_may_be_written_in_another_way(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.csv"
+    path.write_text(HEADER + "\n0,row 0,tea,relabel,cafe\u0301\n", encoding="utf-8")
+    assert read_decisions(path, 1, ("caf\u00e9", "tea")) == [Decision(0, "relabel", "caf\u00e9")]

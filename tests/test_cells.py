@@ -61,7 +61,7 @@ def test_what_is_under_way_when_time_is_over_goes_on(tmp_path: Path, capsys: pyt
     data = load(Source("digits"), None)
     run = settled(Run(epochs=100_000, every=1000, stop="never"), data)
     begun = time.monotonic()
-    with within(1 / 60):
+    with within(2 / 60):
         trained([Work(run, data, tmp_path / "apart")], Keeping(tmp_path), CPU)
     assert "minutes are over; the same command goes on" in capsys.readouterr().out
     assert time.monotonic() - begun < 60
@@ -87,7 +87,9 @@ def test_the_first_network_alone_is_without_the_second_ones_opinion(tmp_path: Pa
     assert audited.check is not None
     found = shares.outcome(shares.Case("digits", "digits", asked), audited)
     assert found["alone"]["estimated"] == audited.check.before
-    assert found["both"]["estimated"] == pytest.approx(audited.found.noise)
+    assert audited.check.there is not None
+    half = (audited.check.wrong - audited.check.there) / 2
+    assert found["both"]["estimated"] == pytest.approx(audited.check.before + half, abs=1e-4)
     assert found["alone"]["estimated"] != found["both"]["estimated"]
 
 

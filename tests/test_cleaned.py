@@ -289,33 +289,33 @@ def test_test_arrays_stay_as_they_are(tmp_path: Path) -> None:
 
 def test_what_goes_with_the_samples_stays_with_them(tmp_path: Path) -> None:
     path, ids = tmp_path / "a.npz", np.arange(N) * 10
-    beside: dict[str, Any] = {
-        "ids": ids,
-        "weights": np.ones((N, 2)) * ids[:, None],
-        "val_ids": ids,
-        "names": np.array(["a", "b", "c"]),
-    }
-    np.savez(path, x=PIXELS, y=LABELS, **beside)
+    cut: dict[str, Any] = {"ids": ids, "weights": np.ones((N, 2)) * ids[:, None], "valid": ids > 30, "value": ids}
+    # of other samples by their names, or of pairs of samples, or of something else
+    kept: dict[str, Any] = dict.fromkeys(("val_ids", "Xtest", "testing", "x_valid", "y_dev", "eval"), ids)
+    kept |= {"gram": np.ones((N, N)), "names": np.array(["a", "b", "c"]), "scale": np.array(2.0)}
+    np.savez(path, x=PIXELS, y=LABELS, **cut, **kept)
+    notes = load_whole(Source(str(path))).data.notes
+    assert "arrays with an entry per sample that were not used: ids, valid, value, weights" in notes
     cleaned(path, tmp_path / "b.npz", 0, 4)
-    kept = keeping(N, 0, 4).numpy()
+    stays = keeping(N, 0, 4).numpy()
     with np.load(tmp_path / "b.npz") as copy:
-        assert np.array_equal(copy["x"], PIXELS[kept])
-        assert np.array_equal(copy["ids"], ids[kept])
-        assert np.array_equal(copy["weights"], beside["weights"][kept])
-        assert np.array_equal(copy["val_ids"], ids)  # of other samples, by its name
-        assert np.array_equal(copy["names"], beside["names"])
+        assert np.array_equal(copy["x"], PIXELS[stays])
+        for name, array in cut.items():
+            assert np.array_equal(copy[name], array[stays]), name
+        for name, array in kept.items():
+            assert np.array_equal(copy[name], array), name
 
 
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     folder = images(tmp_path / "pets", 2)
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     left = [tmp_path / f".out.{pid}.part" for pid in (int(dead.stdout), os.getppid())]
-    other = tmp_path / f".mine.{int(dead.stdout)}.part"
-    for part in (*left, other):
+    others = [tmp_path / f"{name}.{int(dead.stdout)}.part" for name in (".mine", ".out.mine", "out")]
+    for part in (*left, *others):
         part.mkdir()
         (part / "file").touch()
     cleaned(folder, tmp_path / "out", 0)
-    assert [part.exists() for part in (*left, other)] == [False, True, True]
+    assert [part.exists() for part in (*left, *others)] == [False, True, True, True, True]
 
 
 def test_known_sets_become_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,6 +196,11 @@ def test_machines_get_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {item["name"] for item in json.loads(capsys.readouterr().out)} >= {"mnist", "fashion-mnist", "cifar10"}
 
 
+def test_nobodys_home_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--data", "~nobody-of-that-name/a.csv"]) == 2
+    assert "there is no file or folder '~nobody-of-that-name/a.csv'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", ["fetch", "verify"])
 def test_what_is_built_in_needs_no_files(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", verb, "digits"]) == 0

@@ -71,9 +71,22 @@ def test_parts_beside_something_else_are_no_classes(folder: Path) -> None:
         shutil.copytree(folder, parts / name)
     data = prepare_folder(parts).data
     assert (data.class_names, len(data), len(data.test_inputs)) == (("cat", "dog"), 10, 10)
+    shutil.copytree(folder, parts / "train")
+    with pytest.raises(DataError, match="holds train/ and Training/; name the folder of the classes"):
+        prepare_folder(parts)
+    shutil.rmtree(parts / "train")
     save(parts / "unlabelled" / "a.png")
     with pytest.raises(DataError, match="holds Training/ and Testing/ beside unlabelled/; name the folder"):
         prepare_folder(parts)
+
+
+def test_a_test_set_may_write_accents_in_another_way(tmp_path: Path) -> None:
+    for part, accent in (("train", "\u00e9"), ("test", "e\u0301")):
+        for name in (f"caf{accent}", "tea"):
+            for i in range(2):
+                save(tmp_path / "pets" / part / name / f"{i}.png")
+    prepared = prepare_folder(tmp_path / "pets")
+    assert (prepared.data.test_targets.tolist(), prepared.data.class_names) == ([0, 0, 1, 1], ("caf\u00e9", "tea"))
 
 
 def test_a_class_may_be_called_train(folder: Path) -> None:
@@ -129,7 +142,7 @@ def test_grey_files_stay_grey(tmp_path: Path) -> None:
     data = prepare_folder(tmp_path).data
     assert data.shape == (1, 20, 20)
     assert sorted(set(data.inputs.flatten().tolist())) == [40, 80]
-    assert data.notes[-1] == "images resized to 20×20, grey; pixels of more than 8 bits taken as 16-bit"
+    assert data.notes[-1] == "images resized to 20×20, grey; 16-bit images read as 16-bit"
 
 
 @pytest.mark.parametrize(("brightest", "bits"), [(200, 8), (330, 10), (4000, 12), (16000, 14), (65535, 16)])
@@ -138,7 +151,7 @@ def test_the_brightest_pixel_says_how_many_bits_there_are(tmp_path: Path, bright
         for i in range(2):
             save(tmp_path / "scans" / name / f"{i}.png", round(share * brightest), "I;16")
     data = prepare_folder(tmp_path / "scans", whole=True).data
-    assert f"images resized to 16×16, grey; pixels of more than 8 bits taken as {bits}-bit" in data.notes
+    assert f"images resized to 16×16, grey; 16-bit images read as {bits}-bit" in data.notes
     wanted = [255 * round(share * brightest) / (2**bits - 1) for share in (0.25, 0.5, 1.0) for _ in range(2)]
     assert data.inputs[:, 0, 0, 0].tolist() == pytest.approx(wanted, abs=0.51)
 

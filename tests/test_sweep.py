@@ -246,7 +246,7 @@ def test_ctrl_c_leaves_everything_resumable_and_no_process(tmp_path: Path) -> No
 
 
 def test_a_killed_worker_is_told_and_its_run_goes_on_next_time(tmp_path: Path) -> None:
-    runs = grid({"epochs": 10, "corruption": 0.4}, {"seed": [0, 1, 2]})
+    runs = grid({"epochs": 20, "corruption": 0.4}, {"seed": [0, 1, 2]})
     killed: list[int] = []
 
     def kill_one(event: Progress | Finished) -> None:

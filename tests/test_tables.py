@@ -202,6 +202,7 @@ def test_forms_of_text_tables(tmp_path: Path) -> None:
         "sep=;\na, kg;b;y\n1,5;2;0\n2;3;1\n4;1;0\n5;2;1\n",
         "a, kg;b;y\n1,5;2;0\n2;3;1\n4;1;0\n5;2;1\n",
         '"a\n(kg; net)",b,y\n1.5,2,0\n2,3,1\n4,1,0\n5,2,1\n',
+        "a, kg;b, m;y\n1,5;2,5;0\n2,5;3,5;1\n4,5;1,5;0\n5,5;2,5;1\n",
         "a;b\ty\n1.5\t0\n2\t1\n4\t0\n5\t1\n",
         "a,b,y\n1.5,2,0\n   \n2,3,1\n4,1,0\n5,2,1\n \t \n",
     ],
@@ -241,6 +242,15 @@ def test_columns_can_be_left_out(tmp_path: Path) -> None:
 def test_a_column_that_is_the_label_again_is_told(told: bool, values: list[Cell]) -> None:
     columns: Columns = {"a": [i * i % 7 for i in range(300)], "b": values * (300 // len(values)), "y": [0, 1, 2] * 100}
     assert any("b tells the label" in note for note in prepared(columns).data.notes) == told
+
+
+def test_a_rare_class_is_not_told_by_a_lucky_column() -> None:
+    columns: Columns = {
+        "a": [i * i % 7 for i in range(1000)],
+        "b": ["odd"] + ["even"] * 999,
+        "y": [1] * 4 + [0] * 996,
+    }
+    assert not any("tells the label" in note for note in prepared(columns).data.notes)
 
 
 def test_labels_written_in_several_ways_are_told() -> None:

@@ -193,8 +193,9 @@ def clean(
     trial = bool(asked.corruption) and whole.kind != "known"
     if trial and out is not None:
         raise ValueError("a copy would hold labels that were corrupted on purpose; leave out --corruption, or --out")
-    out = lab.copy_path(whole, out)
-    check_writable(out)
+    if not trial:
+        out = lab.copy_path(whole, out)
+        check_writable(out)
     given = lab.labels_of(whole, asked)
     choice = lab.person(whole, cleaning, given)
     _say_notes(whole.data.notes)
@@ -206,7 +207,7 @@ def clean(
                 choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
             if not cleaning.no_compare:
                 outcomes = lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
-    if trial:
+    if out is None:  # a trial
         show_cleaned(whole, given, choice, outcomes, by_person=cleaning.decisions is not None)
         say("no copy is written: it would hold the labels that were corrupted on purpose")
         return 0

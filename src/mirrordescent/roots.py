@@ -80,18 +80,20 @@ def solve_increasing(
     low = torch.where(upward, start, lowest)
     high = torch.where(upward, highest, start)
     far_end = torch.where(upward, high, low)
-    # The first secant comes from a small probe beside the start; further on, from the last two that came closest.
+    # The first secant comes from a small probe beside the start; further on, from the two points that came closest, or
+    # from the closest and the last one tried where nothing has come closer since the secant before.
     probe = start + torch.where(upward, 1.0, -1.0) * (start.abs() * limits.eps**0.5 + limits.eps)
     x, f = probe, function(probe) - target
     best_x, best_f = start, -delta
-    old_x, old_f = x, f
+    old_x, old_f, closer = x, f, torch.zeros_like(upward)
     early_exit = start.device.type == "cpu"
-    for attempt in range(_UNGUARDED + 2 * limits.bits + 4):
+    for attempt in range(_UNGUARDED + 2 * limits.bits):
         beyond = torch.where(f.isnan(), upward, f > 0)
         in_bracket = (low < x) & (x < high)
         low = torch.where(in_bracket & ~beyond, x, low)
         high = torch.where(in_bracket & beyond, x, high)
         better = f.abs() < best_f.abs()
+        closer = closer | better
         old_x, old_f = torch.where(better, best_x, old_x), torch.where(better, best_f, old_f)
         best_x, best_f = torch.where(better, x, best_x), torch.where(better, f, best_f)
         width = 4 * limits.eps * best_x.abs() + limits.tiny
@@ -101,10 +103,12 @@ def solve_increasing(
                 break
         candidate = _middle(low, high)
         if attempt < _UNGUARDED or attempt % 2 == 0:  # every second point is the guaranteed one
-            secant = best_x - best_f * ((best_x - old_x) / (best_f - old_f))
+            other_x, other_f = torch.where(closer, old_x, x), torch.where(closer, old_f, f)
+            secant = best_x - best_f * ((best_x - other_x) / (best_f - other_f))
             # A point just inside an end, a little further on, brings the other end close as well.
             secant = torch.minimum(torch.maximum(secant, low + width), high - width)
             candidate = torch.where((low < secant) & (secant < high), secant, candidate)
+            closer = torch.zeros_like(closer)
         x = candidate
         f = function(x) - target
     # A target that no float in the domain reaches leaves the far end as the nearest answer.

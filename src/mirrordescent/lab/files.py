@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-import glob
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,9 +52,10 @@ def check_writable(path: Path) -> None:
 
 def remove_parts(folder: Path, of: str = "*") -> None:
     """What processes left there that were killed while they wrote, of one name or of all; not what others write now."""
-    for part in folder.glob(f".{of if of == '*' else glob.escape(of)}.*.part"):
-        *_, pid, _ = part.name.split(".")
-        if pid.isdecimal() and not _runs(int(pid)):
+    name = re.compile(rf"\.{'.*' if of == '*' else re.escape(of)}\.(\d+)\.part")
+    for part in folder.glob(".*.part"):
+        found = name.fullmatch(part.name)
+        if found and int(found[1]) != os.getpid() and not _runs(int(found[1])):
             if part.is_dir() and not part.is_symlink():
                 shutil.rmtree(part, ignore_errors=True)
             else:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from mirrordescent.lab.data import DataError
-from mirrordescent.lab.data.textfile import SEPARATOR, separator
+from mirrordescent.lab.data.textfile import separator
 from mirrordescent.lab.names import listed, nearest
 
 Action = Literal["keep", "drop", "relabel"]
@@ -48,8 +49,9 @@ def read_decisions(
         raise ValueError(f"names must have one entry per sample, {count:,}, got {len(names):,}")
     alike = _Alike(class_names)
     lines: dict[int, int] = {}  # the line that decides on each index
-    decisions = []
+    decisions, read = [], 0
     for line, cells in _records(path):
+        read += 1
         if not (cells["action"] + cells["label"]).strip():  # a row of audit.csv that nobody has decided on
             continue
         try:
@@ -68,6 +70,8 @@ def read_decisions(
             raise DataError(f"{path}, line {line}: {error}") from None
         lines[decision.index] = line
         decisions.append(decision)
+    if read and not decisions:
+        raise DataError(f"{path}, every line: without an action ({', '.join(ACTIONS)}), so nothing is decided")
     return decisions
 
 
@@ -146,7 +150,7 @@ def _survives(text: str) -> str:
     >>> _survives("a \r\nB") == _survives("a\nb"), _survives("007") == _survives("7")
     (True, True)
     """
-    text = " ".join(SURROGATES.sub("\ufffd", text).split()).casefold()
+    text = " ".join(unicodedata.normalize("NFC", SURROGATES.sub("\ufffd", text)).split()).casefold()
     try:
         return f"{float(text):.12g}"
     except ValueError:
@@ -161,7 +165,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     line = 1
     try:
         for cells in reader:
-            if not any(cell.strip() for cell in cells) or (line == 1 and SEPARATOR.match(text)):
+            if not any(cell.strip() for cell in cells) or (not columns and cells[0].lower().startswith("sep=")):
                 pass
             elif not columns:
                 columns = _columns(path, cells)

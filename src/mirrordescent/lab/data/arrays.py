@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from mirrordescent.lab.names import listed
 INPUTS = ("x", "inputs", "images", "data", "features")
 LABELS = ("y", "labels", "targets", "label", "target")
 CHANNELS = (1, 3, 4)
+# in the names of arrays that go with other samples
+APART = re.compile("test|holdout|validation|(?<![a-z])[xy]?(val|dev|eval)(?![a-z])")
 LARGEST = 1e30  # far below what float32 holds, so that differences and sums fit too
 
 Array = NDArray[Any]
@@ -31,13 +34,14 @@ Array = NDArray[Any]
 class PreparedArrays:
     """Data, and the way back from them: training sample i is row `rows[i]` of the file's inputs.
 
-    names: of the arrays that hold the training inputs and labels. held_out: whether the test samples are others than
-    the training samples.
+    names: of the arrays that hold the training inputs and labels. beside: of others with an entry for each of these
+    samples. held_out: whether the test samples are others than the training samples.
     """
 
     data: Data
     rows: Tensor  # (n,)
     names: tuple[str, str]
+    beside: tuple[str, ...]
     held_out: bool
 
 
@@ -85,8 +89,9 @@ def prepare_arrays(
                 f"the training set have {x.shape[1:]}"
             )
     unused = sorted(set(arrays) - set(used))
-    if unused:
-        notes.append(f"arrays that were not used: {listed(unused)}")
+    beside = tuple(name for name in unused if _beside(name, arrays[name], len(found.x)))
+    for names, what in ((beside, " with an entry per sample"), (sorted(set(unused) - set(beside)), "")):
+        notes += [f"arrays{what} that were not used: {listed(names, most=10)}"] if names else []
     inputs, test_inputs, mean, std = _inputs(found.x_name, path, x, test_x, notes)
     data = Data(
         path.name,
@@ -101,7 +106,14 @@ def prepare_arrays(
         model="mlp" if mean is None or min(inputs.shape[2:]) < 4 else "cnn",
         notes=tuple(notes),
     )
-    return PreparedArrays(data, rows, (found.x_name, found.y_name), found_test is not None or not whole)
+    return PreparedArrays(data, rows, (found.x_name, found.y_name), beside, found_test is not None or not whole)
+
+
+def _beside(name: str, array: Array, count: int) -> bool:
+    """Whether an array has an entry for each of the samples, such as ids or weights, and not for a test set's."""
+    words = set(re.split("[^a-z]+", name.lower()))
+    apart = APART.search(name.lower()) or ("valid" in words and words & {*INPUTS, *LABELS, "ids", "id"})
+    return array.shape[:1] == (count,) and count not in array.shape[1:] and not apart
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import zipfile
 from dataclasses import dataclass
@@ -20,13 +19,6 @@ from mirrordescent.lab.data.cleaned import Stamp, check_test_classes, label_give
 from mirrordescent.lab.data.labels import class_names, label_names
 from mirrordescent.lab.data.thumbnails import levels_of, png_of_pixels
 from mirrordescent.lab.files import written
-
-APART = {"test", "val", "valid", "validation"}  # in the name of an array that goes with other samples
-
-
-def _of_samples(name: str) -> bool:
-    """Whether an array can go with the training samples, by its name."""
-    return not APART & set(re.split("[^a-z]+", name.lower()))
 
 
 @dataclass(frozen=True)
@@ -89,10 +81,10 @@ class ArraysOrigin(KnownOrigin):
         x_name, y_name = self.prepared.names
         with np.load(self.path, allow_pickle=False) as file:
             x, y = file[x_name], file[y_name]
-            beside = {name: file[name] for name in file.files if name not in self.prepared.names and _of_samples(name)}
+            beside = {name: file[name] for name in self.prepared.beside}
         givers = np.array(label_givers(self.data.targets, labels, [str(value) for value in y.reshape(-1).tolist()]))
         kept = keep.numpy()
-        new = {name: held[kept] for name, held in beside.items() if held.shape[:1] == kept.shape}
+        new = {name: held[kept] for name, held in beside.items()}
         new |= {x_name: x[kept], y_name: y[givers[kept]]}
         values = new[y_name].reshape(-1).tolist()
         # what could not be read again is not written: too many classes for what is left, or fractions alone

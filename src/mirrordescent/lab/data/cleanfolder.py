@@ -32,7 +32,7 @@ class FolderOrigin:
 
     def picture(self, i: int, side: int) -> bytes:
         """The file's image as a person sees it, as PNG."""
-        return png_of_file(self.prepared.files[i], side)
+        return png_of_file(self.prepared.files[i], side, self.prepared.bits)
 
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
         """Copy the files that are kept, each to its class; test folders and what is no image as they are.

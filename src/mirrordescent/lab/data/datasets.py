@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,9 +75,14 @@ def load(spec: Source, root: Path | None = None) -> Data:
     return replace(data, notes=(*data.notes, told))
 
 
+def expanded(path: str) -> Path:
+    """A path with ~ for a home folder; as it is where there is no such person."""
+    return Path(os.path.expanduser(path))
+
+
 def check_apart(data: str, **folders: Path | None) -> None:
     """Raises ValueError where a folder for results, by its option's name, is in a folder of images: as if a class."""
-    home = Path(data).expanduser()
+    home = expanded(data)
     if data in KNOWN or not home.is_dir():
         return
     for option, folder in folders.items():
@@ -117,7 +123,7 @@ def _doubts(class_names: Sequence[str]) -> Iterator[str]:
 
 
 def _prepare(spec: Source, *, whole: bool) -> PreparedTable | PreparedArrays | PreparedFolder:
-    path = Path(spec.data).expanduser()
+    path = expanded(spec.data)
     if not path.exists():
         missing = f"there is no file or folder {str(path)!r}"
         if path.suffix or len(path.parts) > 1:
@@ -158,7 +164,7 @@ def _kind(path: Path) -> str:
 
 
 def _test_path(test: str, path: Path) -> Path:
-    found = Path(test).expanduser()
+    found = expanded(test)
     if not found.exists():
         raise DataError(f"the test set {str(found.absolute())!r} does not exist; correct the path or leave test out")
     if _kind(found) != _kind(path):

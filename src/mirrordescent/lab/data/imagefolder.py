@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,13 +39,14 @@ class PreparedFolder:
     """Data, and the way back from them: training sample i is `files[i]`.
 
     root: the folder that holds the training classes. held_out: whether the test samples are others than the training
-    samples.
+    samples. bits: of the images that have more than 8 bits per pixel, 0 without any.
     """
 
     data: Data
     files: tuple[Path, ...]
     root: Path
     held_out: bool
+    bits: int = 0
 
 
 def prepare_folder(
@@ -83,7 +85,7 @@ def prepare_folder(
         everything = files + test_files
         train, held_out = list(range(len(files))), list(range(len(files), len(everything)))
         notes.append(f"test set: {len(test_files):,} images of {test.name}/")
-    images, broken, told = _read(everything, train, size, path)
+    images, broken, bits, told = _read(everything, train, size, path)
     if len(broken) > FEW * len(everything):
         raise DataError(_complaint(broken))
     if broken:
@@ -111,7 +113,7 @@ def prepare_folder(
         model="cnn",
         notes=(*notes, told),
     )
-    return PreparedFolder(data, tuple(everything[i] for i in train), root, test is not None or not whole)
+    return PreparedFolder(data, tuple(everything[i] for i in train), root, test is not None or not whole, bits)
 
 
 def _parts(path: Path) -> tuple[Path, Path | None, list[str]]:
@@ -120,10 +122,11 @@ def _parts(path: Path) -> tuple[Path, Path | None, list[str]]:
     tests = [inside[name] for name in TESTS if name in inside]
     if (train := training_folder(set(inside))) is None:
         trains = [inside[name] for name in TRAINS if name in inside]
-        if trains and tests and all(_folders(folder, []) for folder in (trains[0], tests[0])):  # no classes
+        parts = [*trains, *tests]
+        if trains and len(parts) > 1 and all(_folders(folder, []) for folder in parts[:2]):  # no classes
             others = listed([f"{folder.name}/" for folder in inside.values() if folder not in (*tests, *trains)])
             raise DataError(
-                f"{path} holds {trains[0].name}/ and {tests[0].name}/ beside {others or trains[-1].name}; name the "
+                f"{path} holds {parts[0].name}/ and {parts[1].name}/{f' beside {others}' if others else ''}; name the "
                 f"folder of the classes, such as {trains[0]}, and --test"
             )
         return path, None, []
@@ -163,6 +166,7 @@ def _class_folders(root: Path, notes: list[str]) -> list[Path]:
 
 
 def _files(folders: Sequence[Path], classes: Sequence[str], notes: list[str]) -> tuple[list[Path], Tensor]:
+    alike = {unicodedata.normalize("NFC", name): name for name in classes}  # some systems write é as two characters
     files: list[Path] = []
     names: list[str] = []
     others: list[str] = []
@@ -173,7 +177,8 @@ def _files(folders: Sequence[Path], classes: Sequence[str], notes: list[str]) ->
         if not images:
             raise DataError(f"{folder} has no images ({', '.join(IMAGES)}); add some, or remove the folder")
         files += images
-        names += [folder.name] * len(images)
+        same = alike.get(unicodedata.normalize("NFC", folder.name), folder.name)
+        names += [folder.name if folder.name in classes else same] * len(images)
     if others:
         notes.append(f"files that are no images, left out: {listed(others)}")
     return files, class_numbers(names, classes, lambda i: str(files[i].parent))
@@ -193,8 +198,8 @@ def junk(name: str) -> bool:
 
 def _read(
     files: Sequence[Path], train: Sequence[int], size: int | None, path: Path
-) -> tuple[Tensor, dict[Path, str], str]:
-    """All images, (n, channels, side, side) in uint8; files that cannot be read, and why; and a note on the others."""
+) -> tuple[Tensor, dict[Path, str], int, str]:
+    """All images, (n, channels, side, side) in uint8; files that cannot be read, and why; bits; a note on all."""
     try:
         from PIL import Image
     except ImportError:
@@ -218,8 +223,8 @@ def _read(
                 torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8).view(side, side, -1).permute(2, 0, 1)
             )
     kind = "grey" if grey else "RGB"
-    deep = f"; pixels of more than 8 bits taken as {bits}-bit" if bits else ""
-    return pixels, broken, f"images resized to {side}×{side}, {kind}{deep}"
+    deep = f"; 16-bit images read as {bits}-bit" if bits else ""
+    return pixels, broken, bits, f"images resized to {side}×{side}, {kind}{deep}"
 
 
 @contextmanager
@@ -273,9 +278,10 @@ def _fitted(image: Image.Image, mode: str, side: int, bits: int) -> Image.Image:
     return ImageOps.fit(turned, (side, side), Image.Resampling.BICUBIC)
 
 
-def upright(file: Path, side: int) -> Image.Image:
+def upright(file: Path, side: int, bits: int = 0) -> Image.Image:
     """One file as a person sees it, grey or RGB, turned as its EXIF says; at least `side` pixels, if it has so many.
 
+    bits: of an image with more than 8; its own number of them unless given.
     Raises DataError for a file that cannot be read.
     """
     from PIL import Image, ImageOps
@@ -284,7 +290,7 @@ def upright(file: Path, side: int) -> Image.Image:
     with _damage(file, broken), Image.open(file) as image:
         _refuse_bomb(image)
         image.draft(None, (2 * side, 2 * side))
-        return _plain(ImageOps.exif_transpose(image), "L" if image.mode in GREY else "RGB")
+        return _plain(ImageOps.exif_transpose(image), "L" if image.mode in GREY else "RGB", bits)
     raise DataError(_complaint(broken))
 
 

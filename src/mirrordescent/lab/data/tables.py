@@ -22,7 +22,7 @@ from mirrordescent.lab.data.tablefile import Table, read_table
 from mirrordescent.lab.names import listed, nearest
 
 LABELS = ("label", "target", "class", "y")
-GIVEN_AWAY = 0.99  # of the labels, which a column tells by itself
+GIVEN_AWAY = 0.99  # of the labels beyond the largest class, which a column tells by itself
 ENOUGH = 20  # rows, to say so
 
 
@@ -126,7 +126,7 @@ def _left_out(table: Table, label: str, without: str | None) -> list[str]:
     """The columns that are asked for as no inputs; DataError for one that is not there, or the label."""
     if without is None:
         return []
-    names = [without] if without in table.columns else [name.strip() for name in without.split(",")]
+    names = [without] if without in table.columns else [name.strip() for name in without.split(",") if name.strip()]
     for name in names:
         if name == label:
             raise DataError(f"{table.path}: {name!r} is the label, which is no input anyway; leave it out of --without")
@@ -138,7 +138,8 @@ def _left_out(table: Table, label: str, without: str | None) -> list[str]:
 
 def _giveaways(table: Table, rows: Sequence[int], targets: Sequence[int], known: set[str]) -> Iterator[str]:
     """Columns with hardly more values than there are classes, each of which goes with one class: the label again?"""
-    classes = len(set(targets))
+    sizes = Counter(targets)
+    classes, most = len(sizes), max(sizes.values()) / len(rows)
     for name, cells in table.columns.items():
         if name in known or len(rows) < ENOUGH or len({cells[row] for row in rows}) > classes + 1:
             continue
@@ -147,7 +148,8 @@ def _giveaways(table: Table, rows: Sequence[int], targets: Sequence[int], known:
             counts.setdefault(cells[row], Counter())[target] += 1
         usual = [count.most_common(1)[0] for count in counts.values()]
         share = sum(many for _, many in usual) / len(rows)
-        if share >= GIVEN_AWAY and len({target for target, _ in usual}) == classes:
+        beyond = (share - most) / (1 - most)  # what naming the largest class for all would have
+        if beyond >= GIVEN_AWAY and len({target for target, _ in usual}) == classes:
             yield (
                 f"{name} tells the label of {100 * share:.3g} % of the rows by itself: if it is the label under "
                 f"another name, no label can look wrong beside it; --without {shlex.quote(name)} leaves it out"

@@ -12,8 +12,8 @@ from pathlib import Path
 from mirrordescent.lab.data.base import DataError
 
 BOM = b"\xef\xbb\xbf"
-MARKS = (",", ";", "\t")
-SEPARATOR = re.compile(r"\s*sep=(.)\s*?(?:\r\n|\r|\n|$)", re.IGNORECASE)  # a spreadsheet's first line
+MARKS = (";", "\t", ",")  # the comma last: it is in numbers too
+SEPARATOR = re.compile(r"\s*sep=([^\r\n])\s*?(?:\r\n|\r|\n|$)", re.IGNORECASE)  # a spreadsheet's first line
 FIRST, SAMPLE = 20, 100_000  # records, and characters, by which the separator is told
 LONGEST = 2**31 - 1  # characters of a cell; documents are long
 
@@ -115,7 +115,8 @@ def separator(text: str) -> str:
     """
     if named := SEPARATOR.match(text):
         return named[1]
-    return max(MARKS, key=lambda mark: _alike(text[:SAMPLE], mark))  # the first of those that do as well
+    found = {mark: _alike(text[:SAMPLE], mark) for mark in MARKS}
+    return max(found, key=lambda mark: found[mark]) if any(share for share, _ in found.values()) else ","
 
 
 def _alike(text: str, mark: str) -> tuple[float, int]:

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 SIDE = 128  # of the longer side, at most
 
 
-def png_of_file(file: Path, side: int) -> bytes:
-    """An image file, upright and on white, scaled down to at most `side` pixels; DataError if it cannot be read."""
-    return _png(upright(file, side), side)
+def png_of_file(file: Path, side: int, bits: int = 0) -> bytes:
+    """An image file, upright and on white, scaled down to at most `side` pixels; DataError if it cannot be read.
+
+    bits: as for `upright`.
+    """
+    return _png(upright(file, side, bits), side)
 
 
 def png_of_pixels(pixels: Tensor, low: float, high: float, side: int) -> bytes:

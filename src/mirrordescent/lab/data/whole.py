@@ -15,7 +15,7 @@ from mirrordescent.lab.data.cleanarrays import ArraysOrigin, KnownOrigin
 from mirrordescent.lab.data.cleaned import Origin, Stamp, check_choice, check_originals, check_place
 from mirrordescent.lab.data.cleanfolder import FolderOrigin
 from mirrordescent.lab.data.cleantable import TableOrigin
-from mirrordescent.lab.data.datasets import KNOWN, Source, load, prepare
+from mirrordescent.lab.data.datasets import KNOWN, Source, expanded, load, prepare
 from mirrordescent.lab.data.tables import PreparedTable
 from mirrordescent.lab.data.thumbnails import SIDE
 from mirrordescent.lab.files import remove_parts
@@ -91,7 +91,7 @@ class Whole:
     @property
     def _originals(self) -> list[Path]:
         own = [] if self.kind == "known" else [self.source.data, *([self.source.test] if self.source.test else [])]
-        return [Path(path).expanduser() for path in own]
+        return [expanded(path) for path in own]
 
     @property
     def _suffix(self) -> str:
@@ -115,7 +115,7 @@ def load_whole(source: Source, root: Path | None = None) -> Whole:
         if data.classes is None:
             raise DataError(f"{source.data} has no classes, and so no labels to look at; name data that have some")
         return Whole(data, "known", _numbered(data), True, source, KnownOrigin(data))
-    path = Path(source.data).expanduser()
+    path = expanded(source.data)
     stamp = Stamp(path)
     prepared = prepare(source, whole=True)
     data, own_test = prepared.data, prepared.held_out and source.test is None
