@@ -47,7 +47,7 @@ class Histogram:
     """Of the score: `edges` has one entry more than there are bins, the others one per bin.
 
     right, wrong: the expected numbers of the fitted components of right and of wrong labels.
-    threshold: the score above which a label is flagged, where there is a single one.
+    threshold: the score at which a label is as likely wrong as right, where there is a single one.
     """
 
     edges: Sequence[float]
@@ -258,7 +258,7 @@ def _threshold(histogram: Histogram) -> str:
     """The threshold's entry in the legend."""
     if histogram.threshold is None:
         return ""
-    return f'<li><span class="swatch threshold"></span>flagged above {histogram.threshold:.3g}</li>'
+    return f'<li><span class="swatch threshold"></span>as likely wrong as right at {histogram.threshold:.3g}</li>'
 
 
 def _described(histogram: Histogram) -> str:
@@ -270,7 +270,7 @@ def _described(histogram: Histogram) -> str:
             mean = sum(c * n for c, n in zip(centres, numbers, strict=True)) / total
             texts.append(f"about {total:,.0f} {kind} labels around {mean:.3g}")
     if histogram.threshold is not None:
-        texts.append(f"flagged above {histogram.threshold:.3g}")
+        texts.append(f"as likely wrong as right at {histogram.threshold:.3g}")
     return "; ".join(texts) + "."
 
 
