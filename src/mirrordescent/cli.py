@@ -207,16 +207,15 @@ def clean(
                 choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
             if not cleaning.no_compare:
                 outcomes = lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
-    if out is None:  # a trial
-        show_cleaned(whole, given, choice, outcomes, by_person=cleaning.decisions is not None)
-        say("no copy is written: it would hold the labels that were corrupted on purpose")
-        return 0
-    with written(lab.changes_path(out)) as file:  # both, or neither
-        file.write(lab.changes(choice, given, whole).encode("utf-8"))
-        copied = whole.write(out, choice.keep, choice.labels)
+    told = ["no copy is written: it would hold the labels that were corrupted on purpose"]
+    if out is not None:
+        with written(lab.changes_path(out)) as file:  # both, or neither
+            file.write(lab.changes(choice, given, whole).encode("utf-8"))
+            count = len(whole.write(out, choice.keep, choice.labels))
+        told = [f"{out}: {count:,} file{'s' if count > 1 else ''}", f"{lab.changes_path(out)}: what was changed"]
     show_cleaned(whole, given, choice, outcomes, by_person=cleaning.decisions is not None)
-    say(f"{out}: {len(copied):,} file{'s' if len(copied) > 1 else ''}")
-    say(f"{lab.changes_path(out)}: what was changed")
+    for line in told:
+        say(line)
     return 0
 
 

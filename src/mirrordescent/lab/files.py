@@ -28,7 +28,7 @@ def written(path: Path) -> Iterator[IO[bytes]]:
     (b'whole', 1)
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = part_path(path)
     try:
         with part.open("wb") as file:
             yield file
@@ -37,6 +37,11 @@ def written(path: Path) -> Iterator[IO[bytes]]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def part_path(path: Path) -> Path:
+    """Where this process writes what is to take its place at `path`; `remove_parts` knows such names."""
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
 def check_writable(path: Path) -> None:
@@ -50,9 +55,9 @@ def check_writable(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
-def remove_parts(folder: Path, of: str = "*") -> None:
+def remove_parts(folder: Path, of: str | None = None) -> None:
     """What processes left there that were killed while they wrote, of one name or of all; not what others write now."""
-    name = re.compile(rf"\.{'.*' if of == '*' else re.escape(of)}\.(\d+)\.part")
+    name = re.compile(rf"\.{'.*' if of is None else re.escape(of)}\.(\d+)\.part")
     for part in folder.glob(".*.part"):
         found = name.fullmatch(part.name)
         if found and int(found[1]) != os.getpid() and not _runs(int(found[1])):

@@ -37,6 +37,11 @@ class Check:
     there: float | None = None
 
     @property
+    def first(self) -> float:
+        """The share by the audit's own network, of the same labels where that is known."""
+        return self.before if self.there is None else self.there
+
+    @property
     def in_vain(self) -> bool:
         """Whether the network has learnt nothing: all that is not of the largest class is suspicious then."""
         return self.beyond_chance is not None and self.beyond_chance < LEARNT
@@ -50,8 +55,7 @@ class Check:
 
         They are compared on the same labels: how many of these few are wrong is chance, and says nothing of the others.
         """
-        there = found.noise if self.there is None else self.there
-        return found.with_share(min(max(found.noise + (self.wrong - there) / 2, 0.0), 1.0))
+        return found.with_share(min(max(found.noise + (self.wrong - self.first) / 2, 0.0), 1.0))
 
 
 def forget_check(folder: Path) -> None:

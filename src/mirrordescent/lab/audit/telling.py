@@ -82,7 +82,7 @@ def _bounded(noise: float, check: Check | None) -> Iterator[str]:
     yield (
         f"A second network, trained on four fifths of the samples, contradicts {100 * check.contradicted:.1f} % of the "
         f"other labels, its own mistakes among them; by how sure it was, {100 * check.wrong:.1f} % are wrong. The "
-        f"first one says {100 * (check.before if check.there is None else check.there):.1f} % of these and "
+        f"first one says {100 * check.first:.1f} % of these and "
         f"{100 * check.before:.1f} % of all; the estimate is moved by half of the difference."
     )
     if check.in_vain:

@@ -13,6 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
+from mirrordescent.lab.files import part_path
 from mirrordescent.lab.names import listed
 
 
@@ -79,14 +80,13 @@ def check_originals(paths: Sequence[Path], originals: Sequence[Path]) -> None:
     """DataError if one of the paths that will be written is an original."""
     for path in paths:
         if any(path.resolve() == original.resolve() for original in originals):
-            raise DataError(f"{path} is the original, which stays as it is; choose another place")
+            raise DataError(f"{path} is the original, which stays as it is; choose another name")
 
 
 def check_place(out: Path, originals: Sequence[Path], suffix: str) -> None:
     """DataError unless `out` is free, apart from the originals, and has the ending of its format."""
+    check_originals([out], originals)
     for original in originals:
-        if out.resolve() == original.resolve():
-            raise DataError(f"{out} is the original, which stays as it is; choose another name")
         if out.resolve().is_relative_to(original.resolve()):
             raise DataError(f"{out} is inside the original {original}, which stays as it is; choose another place")
     if os.path.lexists(out):
@@ -99,7 +99,7 @@ def check_place(out: Path, originals: Sequence[Path], suffix: str) -> None:
 def written_folder(path: Path) -> Iterator[Path]:
     """A folder to write into; it takes its place at `path` when the block ends well, and is gone when it does not."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = part_path(path)
     try:
         part.mkdir()
         yield part

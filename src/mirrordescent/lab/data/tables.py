@@ -106,8 +106,7 @@ def prepare_table(
 def _label_column(table: Table, label: str | None) -> str:
     columns = ", ".join(table.columns)
     if label is not None:
-        if label not in table.columns:
-            raise DataError(f"{table.path} has no column {label!r}{nearest(label, table.columns)}; it has {columns}")
+        _check_column(table, label)
         return label
     by_lower = {name.lower(): name for name in reversed(table.columns)}
     found = [by_lower[name] for name in LABELS if name in by_lower]
@@ -122,6 +121,13 @@ def _label_column(table: Table, label: str | None) -> str:
     return found[0]
 
 
+def _check_column(table: Table, name: str) -> None:
+    """DataError for a column that is not there."""
+    if name not in table.columns:
+        columns = ", ".join(table.columns)
+        raise DataError(f"{table.path} has no column {name!r}{nearest(name, table.columns)}; it has {columns}")
+
+
 def _left_out(table: Table, label: str, without: str | None) -> list[str]:
     """The columns that are asked for as no inputs; DataError for one that is not there, or the label."""
     if without is None:
@@ -130,18 +136,18 @@ def _left_out(table: Table, label: str, without: str | None) -> list[str]:
     for name in names:
         if name == label:
             raise DataError(f"{table.path}: {name!r} is the label, which is no input anyway; leave it out of --without")
-        if name not in table.columns:
-            columns = ", ".join(table.columns)
-            raise DataError(f"{table.path} has no column {name!r}{nearest(name, table.columns)}; it has {columns}")
+        _check_column(table, name)
     return names
 
 
 def _giveaways(table: Table, rows: Sequence[int], targets: Sequence[int], known: set[str]) -> Iterator[str]:
     """Columns with hardly more values than there are classes, each of which goes with one class: the label again?"""
+    if len(rows) < ENOUGH:
+        return
     sizes = Counter(targets)
     classes, most = len(sizes), max(sizes.values()) / len(rows)
     for name, cells in table.columns.items():
-        if name in known or len(rows) < ENOUGH or len({cells[row] for row in rows}) > classes + 1:
+        if name in known or len({cells[row] for row in rows}) > classes + 1:
             continue
         counts: dict[object, Counter[int]] = {}
         for row, target in zip(rows, targets, strict=True):
