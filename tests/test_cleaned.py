@@ -8,49 +8,22 @@ import os
 import subprocess
 import sys
 import tempfile
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from copies import cleaned, contents, given_labels, keeping, with_labels
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_whole import LABELS, PIXELS, N, images
-from torch import Tensor
 
-from mirrordescent.lab.data import DataError, Source, load
+from mirrordescent.lab.data import DataError, Source
 from mirrordescent.lab.data.whole import Whole, load_whole
 
 ALL = torch.ones(N, dtype=torch.bool)
 TEXT = "number,label,text\n" + "".join(f"{i * i % 7},{'pqr'[i % 3]},{'ab'[i % 2]}\n" for i in range(N))
-
-
-def keeping(n: int, *dropped: int) -> Tensor:
-    keep = torch.ones(n, dtype=torch.bool)
-    keep[list(dropped)] = False
-    return keep
-
-
-def with_labels(whole: Whole, **new: str) -> Tensor:
-    """The labels, some of them replaced: s3="cat" makes a cat of sample 3."""
-    labels = whole.data.targets.clone()
-    for sample, name in new.items():
-        labels[int(sample[1:])] = whole.data.class_names.index(name)
-    return labels
-
-
-def cleaned(path: Path, out: Path, *dropped: int, label: str | None = None, **new: str) -> Whole:
-    """The copy without some samples and with some new labels, read again."""
-    whole = load_whole(Source(str(path), label))
-    assert whole.write(out, keeping(len(whole.data), *dropped), with_labels(whole, **new))[0].is_relative_to(out)
-    return load_whole(Source(str(out), label))
-
-
-def given_labels(whole: Whole) -> list[str]:
-    return [whole.data.class_names[c] for c in whole.data.targets.tolist()]
 
 
 # --- text tables ---
@@ -234,210 +207,6 @@ def test_parquet_keeps_its_types(tmp_path: Path) -> None:
         assert table["label"].to_pylist()[1:] == column.take(pyarrow.array(kept)).to_pylist()[1:]
 
 
-# --- arrays ---
-
-
-@given(
-    st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=N, max_size=N),
-    st.sampled_from([np.uint8, np.int16, ">f8", np.float32]),
-    st.sampled_from([LABELS * 50 - 7, LABELS.astype(np.uint8)[:, None], np.array(["b ", "a", "c"])[LABELS]]),
-    st.sampled_from([np.savez, np.savez_compressed]),
-)
-@settings(max_examples=30, deadline=None)
-def test_any_arrays_come_back(choice: list[tuple[bool, int]], dtype: Any, y: Any, save: Callable[..., None]) -> None:
-    keep, labels = torch.tensor([stays for stays, _ in choice]), torch.tensor([c for _, c in choice])
-    assume(len(set(labels[keep].tolist())) >= 2)
-    kept = keep.numpy()
-    with tempfile.TemporaryDirectory() as folder:
-        path, out = Path(folder, "a.npz"), Path(folder, "b.npz")
-        save(path, train_y=y, more=np.arange(5.0), X_train=PIXELS.astype(dtype))
-        content = path.read_bytes()
-        whole = load_whole(Source(str(path)))
-        assert whole.write(out, keep, labels) == [out]
-        assert path.read_bytes() == content
-        with np.load(out) as copy, zipfile.ZipFile(out) as packed, zipfile.ZipFile(path) as before:
-            assert copy.files == ["train_y", "more", "X_train"]
-            assert np.array_equal(copy["X_train"], PIXELS.astype(dtype)[kept])
-            assert copy["X_train"].dtype == np.dtype(dtype)
-            assert copy["train_y"].dtype == y.dtype
-            assert copy["train_y"].shape[1:] == y.shape[1:]
-            same = kept & (labels == whole.data.targets).numpy()
-            assert np.array_equal(copy["train_y"][same[kept]], y[same])
-            kinds = [member.compress_type for member in packed.infolist()]
-            assert kinds == [member.compress_type for member in before.infolist()]
-        again = load_whole(Source(str(out)))
-        assert np.array_equal(again.data.inputs.numpy(), whole.data.inputs.numpy()[kept])
-        assert given_labels(again) == [whole.data.class_names[c] for c in labels[keep].tolist()]
-
-
-def test_test_arrays_stay_as_they_are(tmp_path: Path) -> None:
-    path, out = tmp_path / "a.npz", tmp_path / "b.npz"
-    np.savez(path, x=PIXELS, y=LABELS, x_test=PIXELS[:4], y_test=LABELS[:4])
-    again = cleaned(path, out, 0, s1="2")
-    assert again.held_out
-    assert np.array_equal(again.data.test_inputs.numpy(), PIXELS[:4])
-    assert given_labels(again)[:2] == ["2", "2"]
-    whole = load_whole(Source(str(path)))
-    without = keeping(N, *np.flatnonzero(LABELS == 1).tolist())
-    with pytest.raises(DataError, match=r"a\.npz: no training sample of '1' would be left, but the test set has some"):
-        whole.write(tmp_path / "c.npz", without, whole.data.targets)
-    np.savez(path, x=PIXELS, y=LABELS)  # a class that is lost from a set without a test set
-    whole = load_whole(Source(str(path)))
-    whole.write(tmp_path / "c.npz", without, whole.data.targets)
-    assert load_whole(Source(str(tmp_path / "c.npz"))).data.class_names == ("0", "2")
-
-
-def test_what_goes_with_the_samples_stays_with_them(tmp_path: Path) -> None:
-    path, ids = tmp_path / "a.npz", np.arange(N) * 10
-    cut: dict[str, Any] = {"ids": ids, "weights": np.ones((N, 2)) * ids[:, None], "valid": ids > 30, "value": ids}
-    # of other samples by their names, or of pairs of samples, or of something else
-    kept: dict[str, Any] = dict.fromkeys(("val_ids", "Xtest", "testing", "x_valid", "y_dev", "eval"), ids)
-    kept |= {"gram": np.ones((N, N)), "names": np.array(["a", "b", "c"]), "scale": np.array(2.0)}
-    np.savez(path, x=PIXELS, y=LABELS, **cut, **kept)
-    notes = load_whole(Source(str(path))).data.notes
-    assert "arrays with an entry per sample that were not used: ids, valid, value, weights" in notes
-    cleaned(path, tmp_path / "b.npz", 0, 4)
-    stays = keeping(N, 0, 4).numpy()
-    with np.load(tmp_path / "b.npz") as copy:
-        assert np.array_equal(copy["x"], PIXELS[stays])
-        for name, array in cut.items():
-            assert np.array_equal(copy[name], array[stays]), name
-        for name, array in kept.items():
-            assert np.array_equal(copy[name], array), name
-
-
-def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
-    folder = images(tmp_path / "pets", 2)
-    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    left = [tmp_path / f".out.{pid}.part" for pid in (int(dead.stdout), os.getppid())]
-    others = [tmp_path / f"{name}.{int(dead.stdout)}.part" for name in (".mine", ".out.mine", "out")]
-    for part in (*left, *others):
-        part.mkdir()
-        (part / "file").touch()
-    cleaned(folder, tmp_path / "out", 0)
-    assert [part.exists() for part in (*left, *others)] == [False, True, True, True, True]
-
-
-def test_known_sets_become_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = load_whole(Source("digits"))
-    out = tmp_path / "digits.npz"
-    labels = whole.data.targets.clone()
-    labels[1] = 9 - labels[1]
-    assert whole.write(out, keeping(1200, 0), labels) == [out]
-    again = load_whole(Source(str(out)))
-    assert torch.equal(again.data.inputs, whole.data.inputs[1:])
-    assert torch.equal(again.data.targets, labels[1:])
-    assert torch.equal(again.data.test_inputs, whole.data.test_inputs)
-    assert torch.equal(again.data.test_targets, whole.data.test_targets)
-    assert (again.held_out, again.data.class_names) == (True, whole.data.class_names)
-    with np.load(out) as copy:
-        assert (copy["x"].dtype, copy["y"].dtype) == (np.float32, np.int64)
-    digits = load(Source("digits"))
-    names = tuple(reversed("abcdefghij"))
-    object.__setattr__(digits, "class_names", names)
-    monkeypatch.setattr("mirrordescent.lab.data.builtin.digits", lambda: digits)
-    load_whole(Source("digits")).write(tmp_path / "named.npz", keeping(1200, 0), labels)
-    assert given_labels(load_whole(Source(str(tmp_path / "named.npz")))) == [names[c] for c in labels[1:]]
-
-
-# --- folders ---
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder).as_posix()): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
-
-
-def test_a_folder_comes_back(tmp_path: Path) -> None:
-    folder = images(tmp_path / "pets", 3, ("cat", "dog", "fish"))
-    (folder / "cat" / "deep").mkdir()
-    (folder / "cat" / "2.png").rename(folder / "cat" / "deep" / "2.png")
-    for name in ("notes.txt", "fish/1.json", "fish/.hidden"):
-        (folder / name).write_text(name)
-    before = contents(folder)
-    whole = load_whole(Source(str(folder)))
-    assert whole.names[:3] == ("cat/0.png", "cat/1.png", "cat/deep/2.png")
-    # cat/0 and fish/0 become dogs, beside dog/0; dog/1 is dropped, and fish/1 does not take its name
-    labels = with_labels(whole, s0="dog", s2="dog", s6="dog", s7="dog")
-    paths = whole.write(tmp_path / "out", keeping(9, 4), labels)
-    expected = {
-        "dog/0-from-cat.png": "cat/0.png",
-        "cat/1.png": "cat/1.png",
-        "dog/deep/2.png": "cat/deep/2.png",
-        "dog/0.png": "dog/0.png",
-        "dog/2.png": "dog/2.png",
-        "dog/0-from-fish.png": "fish/0.png",
-        "dog/1-from-fish.png": "fish/1.png",
-        "fish/2.png": "fish/2.png",
-    }
-    others = ("fish/1.json", "notes.txt")  # as they were
-    assert [path.relative_to(tmp_path / "out").as_posix() for path in paths] == [*expected, *others]
-    wanted = {**expected, **{name: name for name in others}}
-    assert contents(tmp_path / "out") == {new: before[old] for new, old in wanted.items()}
-    assert contents(folder) == before
-    again = load_whole(Source(str(tmp_path / "out")))
-    assert dict(zip(again.names, given_labels(again), strict=True)) == {name: name.split("/")[0] for name in expected}
-
-
-def test_a_class_that_is_gone_leaves_no_folder(tmp_path: Path) -> None:
-    folder = images(tmp_path / "pets", 2, ("cat", "dog", "fish"))
-    (folder / "fish" / "notes.txt").write_text("of no use alone")
-    whole = load_whole(Source(str(folder)))
-    whole.write(tmp_path / "out", keeping(6, 4, 5), whole.data.targets)
-    assert sorted(contents(tmp_path / "out")) == ["cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png"]
-    assert load_whole(Source(str(tmp_path / "out"))).class_names == ("cat", "dog")
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=9, max_size=9))
-@settings(max_examples=15, deadline=None)
-def test_no_file_is_lost(choice: list[tuple[bool, int]]) -> None:
-    keep, labels = torch.tensor([stays for stays, _ in choice]), torch.tensor([c for _, c in choice])
-    assume(len(set(labels[keep].tolist())) >= 2)
-    with tempfile.TemporaryDirectory() as place:
-        # names that clash, also with those that a clash leads to, and in another case
-        folder = images(Path(place, "pets"), 3, ("a", "b", "c"))
-        (folder / "b" / "1.png").rename(folder / "b" / "0-from-a.png")
-        (folder / "c" / "1.png").rename(folder / "c" / "0-FROM-a.PNG")
-        whole = load_whole(Source(str(folder)))
-        paths = whole.write(Path(place, "out"), keep, labels)
-        kept = keep.nonzero().flatten().tolist()
-        assert len({str(path).casefold() for path in paths}) == len(paths) == len(kept)
-        assert len(contents(Path(place, "out"))) == len(kept)
-        for i, path in zip(kept, paths, strict=True):
-            assert path.read_bytes() == (folder / whole.names[i]).read_bytes()
-            assert path.parent == Path(place, "out", "abc"[labels[i]])
-        assert len(load_whole(Source(str(Path(place, "out")))).data) == len(kept)
-
-
-def test_test_folders_stay_as_they_are(tmp_path: Path) -> None:
-    folder = tmp_path / "pets"
-    images(folder / "train", 3, ("cat", "dog", "fish"))
-    images(folder / "test", 2)
-    images(folder / "val", 1)
-    (folder / "val" / "list.txt").write_text("kept")
-    os.symlink(folder / "train", folder / "test" / "loop")
-    whole = load_whole(Source(str(folder)))
-    whole.write(tmp_path / "out", keeping(9, 0), with_labels(whole, s1="dog"))
-    before, after = contents(folder), contents(tmp_path / "out")
-    assert {n: c for n, c in after.items() if n[:3] != "tra"} == {n: c for n, c in before.items() if n[:3] != "tra"}
-    assert sorted(n for n in after if n.startswith("train")) == [
-        "train/cat/2.png",
-        "train/dog/0.png",
-        "train/dog/1-from-cat.png",
-        *["train/dog/1.png", "train/dog/2.png", "train/fish/0.png", "train/fish/1.png", "train/fish/2.png"],
-    ]
-    assert load_whole(Source(str(tmp_path / "out"))).held_out
-    with pytest.raises(DataError, match="no training sample of 'cat' would be left"):
-        whole.write(tmp_path / "more", keeping(9, 0, 1, 2), whole.data.targets)
-    whole.write(tmp_path / "more", keeping(9, 6, 7, 8), whole.data.targets)  # the test set has no fish
-    assert load_whole(Source(str(tmp_path / "more"))).data.class_names == ("cat", "dog")
-
-
-def test_classes_called_train_and_test(tmp_path: Path) -> None:
-    folder = images(tmp_path / "odd", 2, ("cat", "test", "train"))
-    again = cleaned(folder, tmp_path / "out", 0, 1)
-    assert (again.data.class_names, len(again.data)) == (("test", "train"), 4)
-
-
 # --- what is refused ---
 
 
@@ -583,3 +352,15 @@ def test_a_class_of_one_can_be_kept_relabelled_or_dropped(tmp_path: Path) -> Non
         "q",
         "lonely",
     ]
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+    folder = images(tmp_path / "pets", 2)
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    left = [tmp_path / f".out.{pid}.part" for pid in (int(dead.stdout), os.getppid())]
+    others = [tmp_path / f"{name}.{int(dead.stdout)}.part" for name in (".mine", ".out.mine", "out")]
+    for part in (*left, *others):
+        part.mkdir()
+        (part / "file").touch()
+    cleaned(folder, tmp_path / "out", 0)
+    assert [part.exists() for part in (*left, *others)] == [False, True, True, True, True]
