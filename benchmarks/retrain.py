@@ -24,7 +24,7 @@ from cells import add_options, cell, take_up, trained, within
 from timing import record
 from torch import Tensor
 
-from mirrordescent.lab.audit.auditing import Asked, Audited, audit_whole, part_of, run_for, whole_of
+from mirrordescent.lab.audit.auditing import Asked, Audited, audit_whole, part_of, run_for, whole_of, works_of
 from mirrordescent.lab.audit.cleaning import Cleaning, clean, recipe_for
 from mirrordescent.lab.data.whole import Whole
 from mirrordescent.lab.evaluation import auroc
@@ -36,8 +36,16 @@ from mirrordescent.lab.sweep import Work
 
 PLAIN, RELABEL = {"mixup": 0.0}, {"relabel": True}
 
+# what to compare with, which takes no audit
+COMPARED: dict[str, dict[str, Any]] = {
+    "all labels": PLAIN,
+    "the right labels only": PLAIN,
+    "all labels, mixup": {},
+    "the right labels only, mixup": {},
+}
+
 # what the audit's labels become
-CLEANED = {
+CLEANED: dict[str, dict[str, Any]] = {
     "dropped": PLAIN,
     "dropped, mixup": {},
     "new label where sure (0.9)": {**RELABEL, **PLAIN},
@@ -45,6 +53,8 @@ CLEANED = {
     "new label where sure (0.6), mixup": {**RELABEL, "confidence": 0.6},
     "dropped, two rounds, mixup": {"rounds": 2},
 }
+
+WAYS = {**COMPARED, **CLEANED}
 
 
 @dataclass(frozen=True)
@@ -60,15 +70,13 @@ class Row:
 def rows(audited: Audited, asked: Asked, keeping: Keeping, place: Place, names: list[str]) -> Iterator[Row]:
     assert audited.changed is not None
     given, wrong = audited.found.given, audited.changed
-    for mixup, end in ((0.0, ""), (None, ", mixup")):
-        how = Cleaning(mixup=mixup)
-        yield Row(f"all labels{end}", torch.ones_like(wrong), given, how)
-        yield Row(f"the right labels only{end}", ~wrong, given, how)
-    for name, settings in CLEANED.items():
-        if not names or name in names:
-            how = Cleaning(**settings)  # type: ignore[arg-type]  # of different types
+    for name in names:
+        how = Cleaning(**WAYS[name])
+        if name in CLEANED:
             choice = clean(audited, asked, how, keeping, place)
             yield Row(name, choice.keep, choice.labels, how)
+        else:
+            yield Row(name, torch.ones_like(wrong) if name.startswith("all") else ~wrong, given, how)
 
 
 def measured(
@@ -125,7 +133,7 @@ def main() -> None:
     parser.add_argument("--noise", default="uniform")
     parser.add_argument("--epochs", type=int, help="of training again; chosen from the data unless given")
     parser.add_argument("--audit-epochs", type=int, help="of the audit; chosen from the data unless given")
-    parser.add_argument("--rows", nargs="+", default=[], choices=list(CLEANED), metavar="ROW", help="only these")
+    parser.add_argument("--rows", nargs="+", default=list(WAYS), choices=list(WAYS), metavar="ROW", help="only these")
     add_options(parser, Path("runs/retrain"))
     arguments = parser.parse_args()
     keeping, place = Keeping(arguments.root, data_root=arguments.data_root), Place(arguments.device)
@@ -137,9 +145,11 @@ def main() -> None:
     take_up(arguments.root, arguments.known)
     results = []
     with within(arguments.minutes):
-        for seed in range(arguments.seeds):
-            asked = dataclasses.replace(first, seed=seed)
-            ways = {name: how for name, how in CLEANED.items() if not arguments.rows or name in arguments.rows}
+        each = [dataclasses.replace(first, seed=seed) for seed in range(arguments.seeds)]
+        if place.resolved.type == "cuda" and arguments.known is None:  # the audits of all seeds side by side
+            trained([work for asked in each for work in works_of(whole, asked, keeping)], keeping, place)
+        for seed, asked in enumerate(each):
+            ways = {name: how for name, how in WAYS.items() if name in arguments.rows}
             of = [whole.data.digest, run_for(whole.data, arguments.data, asked).id, str(arguments.epochs), str(ways)]
             one = cell(arguments.root, str(seed), of, lambda: measured(whole, asked, keeping, place, arguments))  # noqa: B023  # called at once
             results.append(one)

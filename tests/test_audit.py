@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mislabelled import table
 
 import mirrordescent as md
-from mirrordescent.lab.audit.auditing import Asked, Audited, audit_data, audit_labels
+from mirrordescent.lab.audit.auditing import Asked, Audited, audit_data, audit_labels, works_of
 from mirrordescent.lab.audit.cleaning import (
     Choice,
     Cleaning,
@@ -38,7 +38,7 @@ from mirrordescent.lab.data.whole import load_whole
 from mirrordescent.lab.kept import Check, audit_alone
 from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import RunError, read_all
+from mirrordescent.lab.records import RunError, read, read_all
 from mirrordescent.lab.train import train
 
 CPU = Place("cpu", threads=1)
@@ -88,6 +88,14 @@ class TestAudit:
         again = audit_data("digits", ASKED, digits[1], CPU, watch=heard.append)
         assert not heard
         assert torch.equal(again.found.score, digits[0].found.score)
+
+    @pytest.mark.parametrize("no_check", [False, True])
+    def test_what_it_will_train_is_what_it_has_trained(self, digits: tuple[Audited, Keeping], no_check: bool) -> None:
+        asked = dataclasses.replace(ASKED, no_check=no_check)
+        works = works_of(digits[0].whole, asked, digits[1])
+        assert len(works) == 2 - no_check
+        for work in works:
+            assert read(work.root / work.run.id).status == "done"
 
     def test_its_folder_says_the_same(self, digits: tuple[Audited, Keeping], tmp_path: Path) -> None:
         """The second network's opinion among it; without the check it is the first one's alone."""

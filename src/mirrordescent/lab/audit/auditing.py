@@ -100,14 +100,26 @@ def audit_data(data: str, asked: Asked, keeping: Keeping, place: Place, *, watch
 
 def audit_whole(whole: Whole, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None) -> Audited:
     """The same for data that are loaded already."""
-    # other labels in the same file are other data, and so another audit
-    keeping = dataclasses.replace(keeping, root=keeping.root / AUDITS / whole.data.digest[:8])
+    keeping = _apart(keeping, whole)
     run = run_for(whole.data, whole.source.data, asked)
     hear = _honest(watch, held_out=whole.held_out)
     judged = audit_labels(run, whole.data, asked, keeping, place, watch=hear)
     changed = given_labels(judged.record.run, whole.data).changed if run.corruption else None
     found = dataclasses.replace(judged.found, names=whole.names)
     return Audited(judged.record, found, judged.check, judged.unchecked, whole=whole, changed=changed)
+
+
+def works_of(whole: Whole, asked: Asked, keeping: Keeping) -> list[Work]:
+    """What such an audit trains first, so that those of several audits can be trained side by side before them."""
+    keeping = _apart(keeping, whole)
+    run = run_for(whole.data, whole.source.data, asked)
+    second = None if asked.no_check else _second(run, whole.data, keeping)[0]
+    return [Work(run, whole.data, keeping.root), *([] if second is None else [second])]
+
+
+def _apart(keeping: Keeping, whole: Whole) -> Keeping:
+    """Where the audits of these data are: other labels in the same file are other data, and so another audit."""
+    return dataclasses.replace(keeping, root=keeping.root / AUDITS / whole.data.digest[:8])
 
 
 def whole_of(data: str, asked: Asked, keeping: Keeping) -> Whole:
