@@ -57,7 +57,7 @@ NAMES = st.text("ab=+-@'\",;\n 1.é", min_size=1).map(str.strip).filter(bool)
 class TestRule:
     """Settings from the data alone."""
 
-    @pytest.mark.parametrize("model", ["mlp", "cnn", "resnet18"])
+    @pytest.mark.parametrize("model", ["mlp", "cnn", "deep-cnn", "resnet18"])
     @pytest.mark.parametrize("n", [1, 10, 300, 2000, 60_000, 10**7])
     def test_the_time_scale_of_z_is_the_run(self, n: int, model: str) -> None:
         choice = chosen(n, model)

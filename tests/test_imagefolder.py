@@ -36,7 +36,8 @@ def test_files_and_pixels_go_together(folder: Path) -> None:
     prepared = prepare_folder(folder, test_share=0.4, split_seed=1)
     data = prepared.data
     assert (len(data), len(data.test_inputs), data.shape) == (6, 4, (3, 16, 16))
-    assert (data.name, data.class_names, data.model) == ("pets", ("cat", "dog"), "cnn")
+    assert (data.name, data.class_names) == ("pets", ("cat", "dog"))
+    assert (data.model, data.augment) == ("deep-cnn", "crop")
     for file, pixels, target in zip(prepared.files, data.inputs, data.targets, strict=True):
         position = int(pixels[0, 0, 0]) // 10
         assert file == folder / ("cat", "dog")[position // 5] / f"{position % 5}.png"

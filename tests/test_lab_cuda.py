@@ -186,9 +186,9 @@ def everything(job: Job) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in tensors_of(job)}
 
 
-@pytest.mark.parametrize("model", ["cnn", "resnet18"])
+@pytest.mark.parametrize("model", ["cnn", "deep-cnn", "resnet18"])
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.title)
-def test_a_captured_step_is_the_plain_one_bit_for_bit(run: Run, model: Literal["cnn", "resnet18"]) -> None:
+def test_a_captured_step_is_the_plain_one_bit_for_bit(run: Run, model: Literal["cnn", "deep-cnn", "resnet18"]) -> None:
     place = Place("cuda", deterministic=True)
     run = dataclasses.replace(small(run), batch_size=32, model=model)
     with place.taken():

@@ -20,6 +20,15 @@ def test_logits_have_one_column_per_class(name: str, shape: tuple[int, ...]) -> 
     assert model(torch.randn(2, *shape)).shape == (2, 7)
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 47), (1, 48, 48), (3, 64, 64), (3, 20, 100), (2, 33, 16)])
+def test_a_deep_cnn_looks_at_the_whole_picture(shape: tuple[int, ...]) -> None:
+    picture = torch.randn(1, *shape, requires_grad=True)
+    build("deep-cnn", shape, 3).eval()(picture).square().sum().backward()
+    seen = picture.grad
+    assert seen is not None
+    assert bool((seen != 0).all())
+
+
 def test_resnet_is_the_papers() -> None:
     assert size(build("resnet18", (3, 32, 32), 10)) == 11_173_962
     assert len(list(build("resnet18", (3, 32, 32), 10).parameters())) == 62

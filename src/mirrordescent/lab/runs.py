@@ -51,7 +51,7 @@ class Run:
     sample's inputs, or from a file"""
     noise_file: str | None = None
     """labels for noise "file", one number per line"""
-    model: Literal["auto", "linear", "mlp", "cnn", "resnet18"] = "auto"
+    model: Literal["auto", "linear", "mlp", "cnn", "deep-cnn", "resnet18"] = "auto"
     """the network; auto is what suits the data"""
     start: Literal["default", "near-zero"] = "default"
     """PyTorch's initialisation, or the paper's"""

@@ -40,7 +40,7 @@ class Asked:
     """columns of a table that are no inputs, separated by commas, such as the label under another name"""
     test: str | None = None
     """path of a test set, which is not audited"""
-    model: Literal["auto", "linear", "mlp", "cnn", "resnet18"] = "auto"
+    model: Literal["auto", "linear", "mlp", "cnn", "deep-cnn", "resnet18"] = "auto"
     """the network; auto is what suits the data"""
     lam: float | None = None
     """λ of RMD"""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 STEPS = 2200  # that a small network needs in order to know what a class looks like
 FEWEST, MOST = 20, 200  # epochs
 FEWEST_OF = {"resnet18": 50}  # a deep network, which sees every sample in other crops, takes more
-RATES = {"linear": 0.3, "mlp": 0.3, "cnn": 0.03, "resnet18": 0.1}  # step size of each network
+RATES = {"linear": 0.3, "mlp": 0.3, "cnn": 0.03, "deep-cnn": 0.1, "resnet18": 0.1}  # step size of each network
 SMALLER = 3.0  # the factor by which it is less the next time, where training diverged
 BATCHES = {"resnet18": 128}  # samples per step; 32 else
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mirrordescent.lab.data.base import Data, DataError
+from mirrordescent.lab.data.base import Data, DataError, for_pictures
 from mirrordescent.lab.data.columns import standardised
 from mirrordescent.lab.data.labels import class_names, class_numbers, label_names
 from mirrordescent.lab.data.split import divided
@@ -93,6 +93,7 @@ def prepare_arrays(
     for names, what in ((beside, " with an entry per sample"), (sorted(set(unused) - set(beside)), "")):
         notes += [f"arrays{what} that were not used: {listed(names, most=10)}"] if names else []
     inputs, test_inputs, mean, std = _inputs(found.x_name, path, x, test_x, notes)
+    model, augment = ("mlp", "none") if mean is None else for_pictures(tuple(inputs.shape[1:]))
     data = Data(
         path.name,
         inputs,
@@ -103,7 +104,8 @@ def prepare_arrays(
         class_names=classes,
         mean=mean,
         std=std,
-        model="mlp" if mean is None or min(inputs.shape[2:]) < 4 else "cnn",
+        model=model,
+        augment=augment,
         notes=tuple(notes),
     )
     return PreparedArrays(data, rows, (found.x_name, found.y_name), beside, found_test is not None or not whole)

@@ -104,6 +104,18 @@ class Data:
         return hashlib.sha256(self.digest.encode() + more).hexdigest()[:16]
 
 
+def for_pictures(shape: tuple[int, ...]) -> tuple[str, str]:
+    """The model and the augmentation that suit images of one's own, by the shape of one, (channels, height, width).
+
+    Crops shift an image by up to two pixels, too many for a small one. A flip may change a class, as of letters.
+
+    >>> for_pictures((3, 64, 64)), for_pictures((1, 8, 8)), for_pictures((1, 2, 2))
+    (('deep-cnn', 'crop'), ('cnn', 'none'), ('mlp', 'none'))
+    """
+    side = min(shape[1:])
+    return ("deep-cnn", "crop") if side >= 16 else ("cnn" if side >= 4 else "mlp", "none")
+
+
 class Scaling:
     """What the network sees: pixels as float32 in [0, 1], centred and scaled where the data set says so."""
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.lab.data.arrays import channel_statistics
-from mirrordescent.lab.data.base import Data, DataError
+from mirrordescent.lab.data.base import Data, DataError, for_pictures
 from mirrordescent.lab.data.labels import class_numbers
 from mirrordescent.lab.data.split import divided
 from mirrordescent.lab.names import listed
@@ -100,6 +100,7 @@ def prepare_folder(
             )
         notes.append(f"left out, cannot be read as images: {listed(_told(broken))}")
     mean, std = channel_statistics(images[train])
+    model, augment = for_pictures(tuple(images.shape[1:]))
     data = Data(
         path.absolute().name,
         images[train],
@@ -110,7 +111,8 @@ def prepare_folder(
         class_names=classes,
         mean=mean,
         std=std,
-        model="cnn",
+        model=model,
+        augment=augment,
         notes=(*notes, told),
     )
     return PreparedFolder(data, tuple(everything[i] for i in train), root, test is not None or not whole, bits)
