@@ -34,12 +34,13 @@ AUDIT = {
 HEAD = """# Which score finds wrong labels
 
 AUROC for "this label is wrong", labels corrupted on purpose, by the kind of noise: `uniform` redraws a label from all
-classes, `pairs` moves it to the next class, `by sample` picks samples that a network finds hard. Every row but the last
-is one training run of the same length on the same labels; the last trains five networks, each for 20 epochs on four
-fifths of the samples, and ranks by the probability of the given label where it was not trained on, as cleanlab does.
-Cost is in passes over the data, as a multiple of one run's. The audit's rows are `rmd audit`'s own run, whose settings
-were found on digits and come from the data alone; "the audit's step" is plain SGD on the same loss with the same step,
-and "along that run" is judged as an audit is.
+classes, `pairs` moves it to the next class, `by sample` gives each sample a rate of its own, and its inputs say which
+class it is taken for. Every row but the last is one training run of the same length on the same labels; the last
+trains five networks, each for 20 epochs on four fifths of the samples, and ranks by the probability of the given label
+where it was not trained on, as cleanlab does. Cost is in passes over the data, as a multiple of one run's. The audit's
+rows are `rmd audit`'s first run, which ranks, with the network that each section names; its settings were found on
+digits and come from the data alone (the second run, which judges the estimate, costs 0.8 more). "The audit's step" is
+plain SGD on the same loss with the same step, and "along that run" is judged as an audit is.
 
 Made by `python benchmarks/tables.py` from the records that it names.
 """

@@ -18,8 +18,8 @@ class Noise:
 
     kind: "uniform", each label with probability `rate` replaced by a draw from *all* classes (the paper's: of 40 %
         redrawn, 36 % end up wrong with ten classes); "symmetric", by a draw from the other classes, so always wrong;
-        "pair", by the next class; "instance", by another class, both with which probability and which class depending
-        on the sample's own inputs (Xia et al. 2020); "file", labels from a text file, one number per line; "none".
+        "pair", by the next class; "instance", by another class that depends on the sample's inputs, with a rate of the
+        sample's own (Xia et al. 2020); "file", labels from a text file, one number per line; "none".
     rate: the probability, in [0, 1].
     seed: of the draws. path: of the file.
     """
