@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from training import ALGORITHMS, CPU, small, trained
 import mirrordescent as md
 from mirrordescent.lab import loop
 from mirrordescent.lab.evaluation import COLUMNS, auroc, beyond_chance
-from mirrordescent.lab.job import Job, given_labels
+from mirrordescent.lab.job import Job, given_labels, network, step_notes
 from mirrordescent.lab.loop import Keeping, Progress, rule_for
 from mirrordescent.lab.models import build
 from mirrordescent.lab.noise import Noise
@@ -27,6 +28,26 @@ from mirrordescent.lab.records import read
 from mirrordescent.lab.runs import Run, derived, settled
 from mirrordescent.lab.train import train
 from mirrordescent.lab.visits import visits
+
+
+@pytest.mark.parametrize("algorithm", ["smd", "rmd"])
+@pytest.mark.parametrize("q", [1.1, 1.5, 3.0, 10.0])
+@pytest.mark.parametrize("lr", [1e-30, 1e6])
+def test_a_step_that_is_far_off_is_told_with_one_that_is_not(lr: float, q: float, algorithm: str) -> None:
+    lam = {"lam": 1e9} if algorithm == "rmd" else {}
+    run = settled(Run.from_dict({"algorithm": algorithm, "potential": f"q={q}", "lr": lr, **lam}), small())
+    (note,) = step_notes(run, small())
+    found = re.search(r"--lr (\S+) is like 0.1", note)
+    assert found is not None
+    weights = torch.cat([w.detach().flatten() for w in network(run, small()).parameters() if w.dim() > 1])
+    usual = float(weights.square().mean().sqrt())
+    assert float(found[1]) == pytest.approx(0.1 * (q - 1) * usual ** (q - 2), rel=0.5)  # it has one digit
+    assert not step_notes(dataclasses.replace(run, lr=float(found[1])), small())
+
+
+@pytest.mark.parametrize("run", [Run(), Run(algorithm="sgd", lr=100.0), Run(potential="squarednorm=1.5", lr=1e-9)])
+def test_of_other_steps_nothing_is_told(run: Run) -> None:
+    assert not step_notes(settled(run, small()), small())
 
 
 @pytest.mark.parametrize("run", ALGORITHMS, ids=lambda run: run.title)

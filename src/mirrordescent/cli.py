@@ -43,7 +43,7 @@ from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.names import unknown
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import RunError, read_all
-from mirrordescent.lab.runs import Run
+from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.signals import handled
 from mirrordescent.lab.usage import called
 from mirrordescent.lab.watching import Watching, console, say, transfers
@@ -62,10 +62,11 @@ def train(run: Run, keeping: Keeping, place: Place, json: bool = False) -> int:
         json: print the record for machines
     """
     from mirrordescent.lab import train as lab
+    from mirrordescent.lab.job import step_notes
 
     check_apart(run.data, root=keeping.root)
     data = load(lab.source_of(run), keeping.data_root)
-    _say_notes(data.notes)
+    _say_notes([*data.notes, *step_notes(settled(run, data), data)])
     with Watching(console(), total=1) as watch:
         record = lab.train(run, keeping, place, data=data, watch=watch)
     show([record], json=json)

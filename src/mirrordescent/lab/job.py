@@ -19,6 +19,9 @@ from mirrordescent.lab.place import Place, precision
 from mirrordescent.lab.runs import Run, derived
 from mirrordescent.lab.visits import Visits, cropped, mixed, padded, visits
 
+LOWEST, HIGHEST = 1e-4, 3.0  # steps of SGD that somebody may mean
+NEARBY = 1e-3  # relative, for a derivative
+
 
 class Job:
     """Everything that a run needs on its device.
@@ -53,9 +56,7 @@ class Job:
 
     def new_model(self) -> nn.Module:
         """The network at its start."""
-        outputs = 1 if self.data.classes is None else self.data.classes
-        seed = derived(self.run.seed, "start")
-        model = build(self.run.model, self.data.shape, outputs, start=self.run.start, seed=seed).to(self.device)
+        model = network(self.run, self.data).to(self.device)
         if len(self.data.shape) == 3:  # convolutions are faster so, on a GPU and on a CPU
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs
         return model
@@ -200,6 +201,12 @@ def per_sample(outputs: Tensor, targets: Tensor, classes: int | None) -> tuple[T
     return root**2 / 2, root
 
 
+def network(run: Run, data: Data) -> nn.Module:
+    """The run's network at its start."""
+    outputs = 1 if data.classes is None else data.classes
+    return build(run.model, data.shape, outputs, start=run.start, seed=derived(run.seed, "start"))
+
+
 def optimizer_for(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
     """The run's algorithm over n training samples."""
     weights = model.parameters()
@@ -220,6 +227,28 @@ def optimizer_for(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
         penalty=run.penalty,
         momentum=run.momentum,
     )
+
+
+def step_notes(run: Run, data: Data) -> list[str]:
+    """What to tell a person whose step is far from what the potential takes.
+
+    A mirror step moves a weight by lr/ψ'' times its gradient, and ψ'' is another number for every potential.
+    """
+    potential = md.potential(run.potential)
+    if run.algorithm not in ("smd", "rmd") or not potential.separable:
+        return []
+    weights = torch.cat([w.detach().flatten() for w in network(run, data).parameters() if w.dim() > 1])
+    usual = float(weights.double().square().mean().sqrt())
+    around = usual * torch.tensor([1 - NEARBY, 1 + NEARBY], dtype=torch.float64)
+    low, high = potential.gradient(around).tolist()
+    curvature = (high - low) / (2 * NEARBY * usual)
+    alike = run.lr / curvature
+    if LOWEST <= alike <= HIGHEST:
+        return []
+    return [
+        f"under {run.potential} a step of {run.lr:g} moves weights of the usual size ({usual:.2g}) as SGD does with "
+        f"{alike:.1g}; --lr {0.1 * curvature:.1g} is like 0.1, and --lam scales with it"
+    ]
 
 
 def _sgd(run: Run, model: nn.Module) -> torch.optim.SGD:
