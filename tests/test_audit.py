@@ -65,6 +65,12 @@ class TestRule:
         assert FEWEST <= choice.epochs <= MOST
         assert 1 <= choice.batch_size <= n
 
+    @pytest.mark.parametrize("n", [2, 9, 40, 64, 100, 255, 256, 2000])
+    def test_few_pictures_are_several_steps(self, n: int) -> None:
+        batch = chosen(n, "deep-cnn").batch_size
+        assert min(n, 8) <= batch <= 32
+        assert n // batch >= min(8, n // 8)
+
     def test_what_is_given_stays(self) -> None:
         given: dict[str, Any] = {"lr": 0.05, "lam": 3.0, "epochs": 7, "batch_size": 11}
         assert dataclasses.asdict(chosen(500, "mlp", **given)) == given

@@ -90,6 +90,23 @@ def test_a_test_set_may_write_accents_in_another_way(tmp_path: Path) -> None:
     assert (prepared.data.test_targets.tolist(), prepared.data.class_names) == ([0, 0, 1, 1], ("caf\u00e9", "tea"))
 
 
+def test_what_is_cut_off_and_what_is_all_alike_is_told(folder: Path) -> None:
+    assert prepare_folder(folder).data.notes[-1] == "images resized to 16×16, RGB"
+    for i in range(3):
+        save(folder / "cat" / f"wide{i}.png", size=(33, 16))
+    save(folder / "dog" / "less.png", size=(32, 16))
+    told = "images resized to 16×16, RGB; of 3 of them less than half is seen, the square in the middle"
+    assert prepare_folder(folder).data.notes[-1] == told
+    for name in ("a", "b", "c"):
+        save(folder.parent / "alike" / name / "1.png")
+        save(folder.parent / "alike" / name / "2.png")
+    assert (
+        prepare_folder(folder.parent / "alike")
+        .data.notes[-1]
+        .endswith("; all look the same, so there is nothing to learn from")
+    )
+
+
 def test_a_class_may_be_called_train(folder: Path) -> None:
     save(folder / "train" / "a.png")
     assert prepare_folder(folder).data.class_names == ("cat", "dog", "train")

@@ -30,6 +30,23 @@ from mirrordescent.lab.train import train
 from mirrordescent.lab.visits import visits
 
 
+def test_values_far_from_zero_are_learnt_with_crops(tmp_path: Path) -> None:
+    """What is around an image is like it, whatever its values are: a shift of all of them changes next to nothing."""
+    data = dataclasses.replace(small(images=True), augment="crop")
+    far = {"inputs": data.inputs + 300, "test_inputs": data.test_inputs + 300, "mean": (300.0,), "std": (1.0,)}
+    run = Run(model="cnn", augment="crop", epochs=3)
+    near = trained(tmp_path / "near", run, data)
+    other = trained(tmp_path / "far", run, dataclasses.replace(data, **far))  # type: ignore[arg-type]  # tensors, pairs
+    assert other.final["test_loss"] == pytest.approx(near.final["test_loss"], rel=1e-3)
+
+
+def test_small_networks_see_images_as_they_are() -> None:
+    data = dataclasses.replace(small(images=True), augment="crop", model="deep-cnn")
+    of = {name: settled(Run.from_dict({"model": name}), data).augment for name in ("auto", "resnet18", "cnn", "mlp")}
+    assert of == {"auto": "crop", "resnet18": "crop", "cnn": "none", "mlp": "none"}
+    assert settled(Run(model="cnn", augment="crop-flip"), data).augment == "crop-flip"
+
+
 @pytest.mark.parametrize("algorithm", ["smd", "rmd"])
 @pytest.mark.parametrize("q", [1.1, 1.5, 3.0, 10.0])
 @pytest.mark.parametrize("lr", [1e-30, 1e6])

@@ -6,8 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
-from mirrordescent.lab.visits import PADDING, cropped, mixed, padded, visits
+from mirrordescent.lab.visits import PADDING, cropped, edged, mixed, padded, visits
 
 
 @given(st.integers(1, 200), st.integers(1, 50), st.integers(0, 5))
@@ -41,6 +42,14 @@ def test_a_crop_is_the_image_moved_and_mirrored(dtype: torch.dtype) -> None:
         wanted = whole[index[k], :, top[k] : top[k] + 5, left[k] : left[k] + 7]
         assert torch.equal(out[k], wanted.flip(2) if flip[k] else wanted)
     assert torch.equal(out[1], images[0])  # in the middle, not flipped: the image itself
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_around_an_image_its_edge_goes_on(dtype: torch.dtype) -> None:
+    images = torch.randint(255, (4, 3, 5, 7)).to(dtype)
+    expected = F.pad(images.double(), (PADDING,) * 4, mode="replicate")
+    assert torch.equal(edged(images), expected.to(dtype))
+    assert torch.equal(edged(images)[:, :, PADDING:-PADDING, PADDING:-PADDING], images)
 
 
 def test_shares_are_drawn_apart_from_everything_else() -> None:

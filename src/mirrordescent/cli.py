@@ -71,7 +71,8 @@ def train(run: Run, keeping: Keeping, place: Place, json: bool = False) -> int:
         record = lab.train(run, keeping, place, data=data, watch=watch)
     show([record], json=json)
     before = "" if watch.tasks else " before, nothing was trained now"
-    say(f"{record.folder}: {record.status}{before}, {record.epochs} epochs")
+    what = f"{record.status}{before}, {record.epochs} epochs"
+    say(f"{record.folder}: {'diverged; try a smaller --lr' if record.reason == 'diverged' else what}")
     return 0
 
 

@@ -17,7 +17,7 @@ from mirrordescent.lab.models import build
 from mirrordescent.lab.noise import Corrupted, corrupt
 from mirrordescent.lab.place import Place, precision
 from mirrordescent.lab.runs import Run, derived
-from mirrordescent.lab.visits import Visits, cropped, mixed, padded, visits
+from mirrordescent.lab.visits import Visits, cropped, edged, mixed, padded, visits
 
 LOWEST, HIGHEST = 1e-4, 3.0  # steps of SGD that somebody may mean
 NEARBY = 1e-3  # relative, for a derivative
@@ -41,7 +41,8 @@ class Job:
             raise ValueError(
                 f"augment {run.augment!r} is for images, but samples of {data.name} have shape {data.shape}"
             )
-        self.pictures = data.made_on(self.device, padded) if self.crops else self.inputs
+        around = padded if data.black_around else edged
+        self.pictures = data.made_on(self.device, around) if self.crops else self.inputs
         self.model = self.new_model()
         if self.batch < 2 and any(isinstance(module, nn.BatchNorm2d) for module in self.model.modules()):
             raise ValueError(f"batch_size must be >= 2 with batch norm, as in {run.model}, got {self.batch}")

@@ -49,7 +49,7 @@ class Keeping:
     """Where and how often a run is written down. Nothing of it changes a result."""
 
     root: Path = Path("runs")
-    """folder for runs; a run's own folder in it is its id"""
+    """folder for runs, each in a folder of its own"""
     data_root: Path | None = None
     """folder of the fetched data sets"""
     checkpoint_seconds: float = 10.0

@@ -194,10 +194,14 @@ def derived(seed: int, *names: str | int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
+SMALL = ("linear", "mlp", "cnn")  # networks
+
+
 def settled(run: Run, data: Data) -> Run:
     """The run with the model and the augmentation that "auto" means for these data."""
     model = data.model if run.model == "auto" else run.model
-    augment = data.augment if run.augment == "auto" else run.augment
+    suited = "none" if model in SMALL else data.augment  # crops are too much for a small network
+    augment = suited if run.augment == "auto" else run.augment
     return Run.from_dict({**run.to_dict(), "model": model, "augment": augment})
 
 

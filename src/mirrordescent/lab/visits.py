@@ -73,6 +73,12 @@ def padded(images: Tensor) -> Tensor:  # (n, channels, height, width)
     return F.pad(images, (PADDING,) * 4)
 
 
+def edged(images: Tensor) -> Tensor:  # (n, channels, height, width)
+    """The same with the pixels of their edges: what is black, or far away from all values, depends on the images."""
+    rows, columns = (torch.arange(-PADDING, side + PADDING).clamp(0, side - 1) for side in images.shape[2:])
+    return images[:, :, rows.to(images.device)][:, :, :, columns.to(images.device)]
+
+
 def cropped(images: Tensor, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
     """The images `index` of a padded set, cropped to the original size and flipped, in one gather.
 

@@ -10,6 +10,7 @@ FEWEST_OF = {"resnet18": 50}  # a deep network, which sees every sample in other
 RATES = {"linear": 0.3, "mlp": 0.3, "cnn": 0.03, "deep-cnn": 0.1, "resnet18": 0.1}  # step size of each network
 SMALLER = 3.0  # the factor by which it is less the next time, where training diverged
 BATCHES = {"resnet18": 128}  # samples per step; 32 else
+FEW = 8  # steps at least in an epoch of the deep CNN, and samples at least in one: with one step it gives up classes
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,9 @@ def chosen(
     >>> chosen(1437, "mlp", epochs=100).lam
     30.0
     """
-    batch_size = min(n, BATCHES.get(model, 32)) if batch_size is None else batch_size
+    if batch_size is None:
+        batch_size = min(n, BATCHES.get(model, 32))
+        batch_size = min(batch_size, max(FEW, n // FEW)) if model == "deep-cnn" else batch_size
     lr = RATES[model] if lr is None else lr
     if epochs is None:
         epochs = min(MOST, max(FEWEST_OF.get(model, FEWEST), round(STEPS / max(1, n // batch_size))))

@@ -23,7 +23,8 @@ class Data:
     targets, test_targets: (n,), int64 classes, or float32 values where `classes` is None (regression).
     classes: how many classes; None for regression. class_names: their names, in order.
     mean, std: per channel or feature, of the training inputs after pixels are divided by 255; None leaves them alone.
-    model, augment: what "auto" means for these data.
+    model, augment: what "auto" means for these data. black_around: crops reach into black, as the paper's do; else the
+        pixels of the edge are repeated.
     notes: what was done on the way in ("2 constant columns left out"), for the person to read.
     """
 
@@ -38,6 +39,7 @@ class Data:
     std: tuple[float, ...] | None = None
     model: str = "mlp"
     augment: str = "none"
+    black_around: bool = False
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:

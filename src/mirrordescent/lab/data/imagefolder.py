@@ -99,6 +99,8 @@ def prepare_folder(
                 f"{root}: no image of {listed([repr(classes[c]) for c in sorted(lost)])} can be read; add some"
             )
         notes.append(f"left out, cannot be read as images: {listed(_told(broken))}")
+    if not bool((images[train] != images[train[:1]]).any()):
+        told += "; all look the same, so there is nothing to learn from"
     mean, std = channel_statistics(images[train])
     model, augment = for_pictures(tuple(images.shape[1:]))
     data = Data(
@@ -207,13 +209,14 @@ def _read(
     except ImportError:
         raise DataError(f"{path} needs Pillow, which is not installed; pip install 'mirrordescent[lab]'") from None
     broken: dict[Path, str] = {}
-    grey, sides, bits = True, {}, 0
+    grey, sides, bits, cut = True, {}, 0, 0
     for i, file in enumerate(files):  # headers only, to learn sizes and modes, but where pixels have more than 8 bits
         with _damage(file, broken), Image.open(file) as image:
             _refuse_bomb(image)
             grey = grey and image.mode in GREY
             bits = max(bits, _bits(image) if image.mode.startswith("I") else 0)
             sides[i] = min(image.size)
+            cut += max(image.size) > 2 * sides[i]
     chosen = [sides[i] for i in train if i in sides]
     side = size or max(SMALLEST, min(LARGEST, round(statistics.median(chosen or [SMALLEST]))))
     mode = "L" if grey else "RGB"
@@ -226,7 +229,8 @@ def _read(
             )
     kind = "grey" if grey else "RGB"
     deep = f"; 16-bit images read as {bits}-bit" if bits else ""
-    return pixels, broken, bits, f"images resized to {side}×{side}, {kind}{deep}"
+    lost = f"; of {cut:,} of them less than half is seen, the square in the middle" if cut else ""
+    return pixels, broken, bits, f"images resized to {side}×{side}, {kind}{deep}{lost}"
 
 
 @contextmanager

@@ -178,6 +178,7 @@ def load_official(name: str, root: Path | None = None, known: Mapping[str, Offic
         std=spec.std,
         model=spec.model,
         augment=spec.augment,
+        black_around=True,
     )
 
 
