@@ -29,6 +29,8 @@ from timing import record
 
 WRONG = 0.15
 KINDS = ("household", "shop", "farm", "office")
+COLUMNS = ("customer", "use", "peak hour", "rooms", "heating", "region", "bill", "since", "meter", "kind")
+HEATING = {"gas": (6, 4, 1, 3), "oil": (1, 2, 4, 1), "wood": (1, 0, 5, 0), "electric": (2, 4, 1, 6)}  # for each kind
 SHAPES = ("disc", "square", "triangle", "cross", "ring")
 SIDE = 64
 
@@ -45,32 +47,19 @@ def table(path: Path, rows: int, draw: random.Random) -> Truth:
     truth = {}
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(
-            ["customer", "use", "peak hour", "rooms", "heating", "region", "bill", "since", "meter", "kind"]
-        )
+        writer.writerow(COLUMNS)
         for row in range(rows):
             kind = draw.randrange(len(KINDS))
             use = math.exp(draw.gauss((8.0, 9.3, 9.0, 9.6)[kind], 0.5))
             peak = draw.gauss((19, 15, 7, 11)[kind], 1.8) % 24
             rooms = max(1, round(draw.gauss((5, 4, 9, 16)[kind], 2)))
-            heat = draw.choices(
-                ("gas", "oil", "wood", "electric"), ((6, 1, 1, 2), (4, 2, 0, 4), (1, 4, 5, 1), (3, 1, 0, 6))[kind]
-            )[0]
+            heat = draw.choices(list(HEATING), [shares[kind] for shares in HEATING.values()])[0]
             region = draw.choice(("north", "south", "east", "west"))
             bill = f"{use * draw.gauss(0.31, 0.03):,.2f}" if draw.random() > 0.06 else ""
-            name = f"K-{row:05d}"
-            told = [
-                name,
-                f"{use:.0f}",
-                f"{peak:.1f}",
-                rooms,
-                heat,
-                region,
-                bill,
-                draw.randint(1975, 2024),
-                draw.gauss(0, 1),
-            ]
-            writer.writerow([*told, given(KINDS[kind], KINDS, draw)])
+            since, meter = draw.randint(1975, 2024), draw.gauss(0, 1)
+            label = given(KINDS[kind], KINDS, draw)
+            told = f"K-{row:05d}", f"{use:.0f}", f"{peak:.1f}", rooms, heat, region, bill, since, meter, label
+            writer.writerow(told)
             truth[f"line {row + 2}"] = KINDS[kind]
     return truth
 
