@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mirrordescent.lab import engine as module
+from mirrordescent.lab import loop
 from mirrordescent.lab.data import Data
 from mirrordescent.lab.engine import all_trained, engine, side_by_side
 from mirrordescent.lab.job import Job
@@ -111,6 +112,31 @@ def test_data_stay_on_the_device_as_long_as_a_run_needs_them(tmp_path: Path, mon
 
 def read_all_done(root: Path) -> list[Path]:
     return [path for path in root.iterdir() if read(path).status == "done"]
+
+
+def test_writing_takes_no_more_of_the_time_for_many_runs_than_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that only steps and checkpoints move on: while one run writes, all of them stand still."""
+    now = written = 0.0
+
+    class Slow(Job):
+        def step(self) -> None:
+            nonlocal now
+            now += 1 / 4
+            super().step()
+
+    def write(*_: Any) -> None:
+        nonlocal now, written
+        now, written = now + 1, written + 1
+
+    monkeypatch.setattr(module, "Job", Slow)
+    monkeypatch.setattr(loop, "save_checkpoint", write)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    runs = [dataclasses.replace(RUNS[0], epochs=100, every=100, seed=seed) for seed in range(4)]
+    side_by_side([Work(run, things(), tmp_path) for run in runs], Keeping(checkpoint_seconds=0), CPU, at_once=4)
+    spaced = written - 2 * len(runs)  # all but each run's first and last
+    assert len(runs) < spaced <= now / loop.COSTLY
 
 
 @pytest.mark.parametrize("where", ["start", "step", "evaluation"])

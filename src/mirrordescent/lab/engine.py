@@ -203,6 +203,8 @@ class _Side:
 
     def _epoch(self, stop: Callable[[], bool]) -> None:
         """One epoch of every run, step by step in turn; a run that went on in the middle of one is through earlier."""
+        for loop in self.active:
+            loop.beside = len(self.active)
         while not stop() and (going := [loop for loop in self.active if loop.step < loop.job.steps]):
             for loop in going:
                 with self._of(loop):

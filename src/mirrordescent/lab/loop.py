@@ -20,7 +20,7 @@ from mirrordescent.lab.names import first_line
 from mirrordescent.lab.records import Record, Row, RunError, load_checkpoint, save_checkpoint
 from mirrordescent.lab.runs import Run
 
-COSTLY = 20  # checkpoints are so many times rarer than they are long
+COSTLY = 20  # checkpoints are so many times rarer than they are long, those of all runs side by side together
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class Loop:
         self.rule = rule_for(job.run, job.data.classes)
         self.digest = digest_of(job.run, job.data)
         self.epoch = self.step = 0
+        self.beside = 1  # runs that stand still while this one writes, itself included
         self.checkpoint, self.heard = _Clock(keeping.checkpoint_seconds), _Clock(0.1)
         self.begun, self.before = time.monotonic(), 0.0
         self._restore(load_checkpoint(record.folder))
@@ -170,7 +171,7 @@ class Loop:
         }
         save_checkpoint(self.record.folder, state)
         self.record.write()
-        self.checkpoint.reset(least=COSTLY * (time.monotonic() - begun))
+        self.checkpoint.reset(least=COSTLY * self.beside * (time.monotonic() - begun))
 
     def _finish(self) -> None:
         self.record.histograms = histograms(self.job)

@@ -78,7 +78,8 @@ def _lead(rows: Sequence[Row]) -> Iterable[str]:
     )
     yield (
         "The paper stops RMD and weight decay when 500 epochs improve the residual or the loss by less than 0.01 %. "
-        "Ours have an epoch limit as well; each row says how far its runs went, and why they ended."
+        "Ours have an epoch limit as well, and 50 such epochs end weight decay; each row says how far its runs went, "
+        "and why they ended."
     )
     if any(time_scale(row) > row.epochs for row in rows):
         yield (
