@@ -43,6 +43,13 @@ def test_help_shows_the_examples(name: str, capsys: pytest.CaptureFixture[str]) 
     for line in COMMANDS[name].examples.splitlines():
         assert line.strip().startswith(f"rmd {name}")
         assert line in shown
+    assert "None" not in shown  # Python's word; what may be left out is "unset"
+
+
+def test_what_may_be_left_out_may_be_given_as_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for threads, lam in (("None", "None"), ("1", "2.0")):
+        assert main(["train", "--epochs", "1", "--threads", threads, "--lam", lam, "--json"]) == 0
+        assert [record["run"]["lam"] for record in json.loads(capsys.readouterr().out)] == [2.0]
 
 
 @pytest.mark.parametrize("arguments", [*examples("train"), *examples("sweep"), *examples("data list")], ids=" ".join)

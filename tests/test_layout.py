@@ -30,6 +30,7 @@ CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__
 # data → run → place → job → record → report → command
 LAB = [
     "files",
+    "memory",
     "names",
     "passes",
     "norm",

@@ -40,6 +40,7 @@ from mirrordescent.lab.display import (
 )
 from mirrordescent.lab.files import check_writable, written
 from mirrordescent.lab.loop import Keeping
+from mirrordescent.lab.memory import keep_freed_memory
 from mirrordescent.lab.names import unknown
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import RunError, read_all
@@ -48,12 +49,16 @@ from mirrordescent.lab.signals import handled
 from mirrordescent.lab.usage import called
 from mirrordescent.lab.watching import Watching, console, say, transfers
 
-Name = Annotated[str, tyro.conf.Positional]
-Folder = Annotated[Path, tyro.conf.Positional]
+DataName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
+Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+Kept = Annotated[Keeping, tyro.conf.arg(name="storage")]  # which the help has as a title
+Where = Annotated[Place, tyro.conf.arg(name="device")]
+Audited = Annotated[Asked, tyro.conf.arg(name="audit")]
 Local = Annotated[Path | None, tyro.conf.arg(name="from")]  # a word that Python keeps to itself
 
 
-def train(run: Run, keeping: Keeping, place: Place, json: bool = False) -> int:
+def train(run: Run, keeping: Kept, place: Where, json: bool = False) -> int:
     """Train one run, or go on with it where it was cut off.
 
     Everything is kept in a folder of its own, runs/ID: run.json, metrics.jsonl, checkpoint.pt.
@@ -86,8 +91,8 @@ class Base(Run):
 
 def sweep(
     run: Base,
-    keeping: Keeping,
-    place: Place,
+    keeping: Kept,
+    place: Where,
     grid: tuple[str, ...] = (),
     jobs: int | None = None,
     json: bool = False,
@@ -131,7 +136,13 @@ def report(folder: Folder, out: Path | None = None, json: bool = False) -> int:
 
 
 def audit(
-    data: Name, asked: Asked, keeping: Keeping, place: Place, out: Path | None = None, top: int = 20, json: bool = False
+    data: DataName,
+    asked: Audited,
+    keeping: Kept,
+    place: Where,
+    out: Path | None = None,
+    top: int = 20,
+    json: bool = False,
 ) -> int:
     """Find the labels that are probably wrong: train on all of them, and see which ones the network contradicts.
 
@@ -170,11 +181,11 @@ def audit(
 
 
 def clean(
-    data: Name,
-    asked: Asked,
+    data: DataName,
+    asked: Audited,
     cleaning: Cleaning,
-    keeping: Keeping,
-    place: Place,
+    keeping: Kept,
+    place: Where,
     out: Path | None = None,
 ) -> int:
     """Audit the labels, write a copy of the data without the wrong ones, and see what training on it is worth.
@@ -252,8 +263,8 @@ def demo(
 
 
 def reproduce(
-    keeping: Keeping,
-    place: Place,
+    keeping: Kept,
+    place: Where,
     table: Literal["40", "25", "10", "0", "all"] = "all",
     quick: bool = False,
     minutes: float | None = None,
@@ -415,6 +426,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with handled(_end, signal.SIGTERM), warnings.catch_warnings():
             # a line instead of a place in the source; the stubs want every argument named
             warnings.showwarning = lambda message, *_: _say(f"note: {message}", 0)  # type: ignore[assignment]
+            keep_freed_memory()
             code = dispatch(arguments)
             if sys.stdout is not None:  # it is where a shell was told `>&-`
                 sys.stdout.flush()

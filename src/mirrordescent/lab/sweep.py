@@ -20,6 +20,7 @@ from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.data.datasets import check_apart
 from mirrordescent.lab.files import check_writable
 from mirrordescent.lab.loop import Keeping, Progress
+from mirrordescent.lab.memory import keep_freed_memory
 from mirrordescent.lab.names import first_line, unknown
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import BusyError, Record, RunError, order_of, read
@@ -245,6 +246,7 @@ class _Worker:
 
 def _work(pipe: Connection, keeping: Keeping, place: Place) -> None:
     """A worker's life: train what comes, tell what happens, leave on None, on Ctrl-C, or with the parent."""
+    keep_freed_memory()
     cache: dict[Source, Data] = {}
     alone: list[OSError] = []  # why nobody listens any more
 

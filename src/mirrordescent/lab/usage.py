@@ -21,6 +21,23 @@ from mirrordescent.lab.runs import parsed
 Result = TypeVar("Result")
 # a flag is --name, on or off is --name alone, and settings inside settings have no prefix
 CONFIG = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+REGISTRY = tyro.constructors.ConstructorRegistry()
+
+
+@REGISTRY.primitive_rule
+def _perhaps(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
+    """What may be left out, for the help as the type that it has if it is given, not as `{None}|INT`."""
+    options = get_args(info.type)
+    if len(options) != 2 or options[1] is not type(None) or options[0] not in (int, float, str, Path):
+        return None
+    kind = options[0]
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=kind.__name__.upper(),
+        instance_from_str=lambda words: None if words[0] == "None" else kind(words[0]),
+        is_instance=lambda value: value is None or isinstance(value, kind),
+        str_from_instance=lambda value: ["unset" if value is None else str(value)],
+    )
 
 
 class UsageError(ValueError):
@@ -38,7 +55,14 @@ def called(function: Callable[..., Result], arguments: Sequence[str], prog: str,
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            make = tyro.cli(_later(function), args=list(arguments), prog=prog, description=description, config=CONFIG)
+            make = tyro.cli(
+                _later(function),
+                args=list(arguments),
+                prog=prog,
+                description=description,
+                config=CONFIG,
+                registry=REGISTRY,
+            )
     except SystemExit as leaving:
         if leaving.code:
             raise UsageError(f"{condensed(said.getvalue())}; see {prog} --help") from None

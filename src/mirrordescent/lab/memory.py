@@ -1,0 +1,26 @@
+"""What the C library does with memory that is freed: for a process that trains and does nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+KEPT = 2**30, 2**25  # bytes; glibc before 2.35 takes no more than the second
+OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")  # whoever sets one has chosen
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep what is freed for the next use; returns whether it does.
+
+    Otherwise every activation of a training step on a CPU is given back to the system when the step ends, and taken
+    again, page by page, in the next one. It concerns the whole process, so it is for a command, not for a library.
+    """
+    if sys.platform != "linux" or any(name in os.environ for name in OWN):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:  # another C library
+        return False
+    return any(all(mallopt(which, size) for which in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD)) for size in KEPT)
