@@ -25,8 +25,28 @@ from mirrordescent.lab.train import train
 def test_what_diverged_is_told() -> None:
     trace, labels = md.Trace(4, 2), torch.tensor([0, 1, 0, 1])
     trace(torch.full((4, 2), torch.nan), labels, torch.arange(4))
-    with pytest.raises(ValueError, match="the trace is not finite: training diverged"):
+    with pytest.raises(ValueError, match="logits that are not finite: training diverged"):
         md.audit(trace, labels)
+
+
+def test_a_bad_batch_now_and_then_is_no_divergence() -> None:
+    """What the trace holds is what it would hold without that batch."""
+    p, labels, _ = known(0)
+    one, other = traced(p, labels), traced(p, labels)
+    few = torch.arange(5)
+    one(torch.full((5, p.shape[1]), torch.inf), labels[few], few)
+    assert int(one.lost) == 5
+    assert torch.equal(md.audit(one, labels).score, md.audit(other, labels).score)
+    for _ in range(len(labels)):
+        one(torch.full((5, p.shape[1]), torch.nan), labels[few], few)
+    with pytest.raises(ValueError, match="training diverged"):
+        md.audit(one, labels)
+
+
+def test_z_that_never_moved_is_told() -> None:
+    optimizer = md.RMD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, lam=1.0, num_samples=4)
+    with pytest.warns(UserWarning, match="z is 0 for every sample"):
+        md.audit(optimizer, torch.tensor([0, 1, 0, 1]))
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -70,11 +90,13 @@ def test_by_z_alone_nothing_is_suggested() -> None:
 
 def test_equal_scores_stand_in_the_order_of_the_samples() -> None:
     optimizer = md.RMD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, lam=1.0, num_samples=100)
-    assert md.audit(optimizer, torch.arange(100) % 2).order.tolist() == list(range(100))  # z is 0
+    optimizer.aux.values.fill_(1)
+    assert md.audit(optimizer, torch.arange(100) % 2).order.tolist() == list(range(100))
 
 
 def test_by_z_alone_a_class_without_members_has_a_share_too() -> None:
     optimizer = md.RMD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, lam=1.0, num_samples=4)
+    optimizer.aux.values.fill_(1)
     found = dataclasses.replace(md.audit(optimizer, torch.tensor([0, 1, 0, 1])), class_names=("a", "b", "c"))
     assert found.noise_by_class[2:].tolist() == [0]
 

@@ -52,3 +52,8 @@ def test_streams_are_refused() -> None:
 
     with pytest.raises(TypeError, match="with a length"):
         md.Indexed(Stream())
+
+
+def test_a_whole_batch_at_once_is_refused_with_the_way_to_do_it() -> None:
+    with pytest.raises(TypeError, match="the number of one sample, got list; give a DataLoader a batch_sampler"):
+        md.Indexed(Items([1, 2, 3]))[[0, 1]]  # type: ignore[index]

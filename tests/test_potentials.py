@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from functools import cache
 
 import pytest
@@ -404,3 +405,23 @@ def test_a_potential_has_weights_of_its_own() -> None:
     psi = md.Quadratic(weight)
     weight.zero_()
     assert psi.gradient(torch.ones(2)).tolist() == [1, 1]
+
+
+FLAT = {
+    "root": lambda w: (1 + w * w).sqrt(),
+    "log cosh": lambda w: torch.logaddexp(w, -w),
+    "half flat": lambda w: torch.where(w > 0, (1 + w * w).sqrt(), 1 + w * w / 2),
+}
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_a_slope_that_does_not_grow_for_ever_is_told(name: str) -> None:
+    with pytest.warns(UserWarning, match="does not go beyond -?1: a step that asks for more"):
+        psi = md.Convex(FLAT[name])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        md.Convex(FLAT[name], domain=(-3.0, 3.0))
+        assert md.potential(psi + 0.01 * md.L2()).inverse(torch.tensor([4.0])).item() > 100
+        for grows in (lambda w: w.abs() ** 1.1, lambda w: w.cosh()):
+            md.Convex(grows)
+        md.Convex(lambda w: w * w.log(), domain=(0.0, math.inf))

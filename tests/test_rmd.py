@@ -272,7 +272,11 @@ BAD_CALLS: dict[str, tuple[Callable[[md.RMD, Tensor], Any], type[Exception], str
     "index bool": (lambda o, w: o.loss(three(w), torch.ones(3, dtype=torch.bool)), TypeError, "integers"),
     "index text": (lambda o, w: o.loss(three(w), "abc"), TypeError, "tensor of integers, got str"),  # type: ignore[arg-type]
     "index none": (lambda o, w: o.loss(three(w), None), TypeError, "tensor of integers, got NoneType"),  # type: ignore[arg-type]
-    "index short": (lambda o, w: o.loss(three(w), torch.tensor([0, 1])), ValueError, r"\(3,\), index has \(2,\)"),
+    "index short": (
+        lambda o, w: o.loss(three(w), torch.tensor([0, 1])),
+        ValueError,
+        r"per loss, shape \(3,\), got \(2,\)",
+    ),
     "index scalar": (lambda o, w: o.loss(three(w), torch.tensor(0)), ValueError, "one sample number per loss"),
     "loss negative": (lambda o, w: o.loss(three(w) - 2, INDEX), ValueError, "losses must be >= 0, got -"),
     "loss scalar": (lambda o, w: o.loss(three(w).mean(), torch.tensor(0)), ValueError, 'reduction="none"'),
@@ -514,3 +518,73 @@ def test_anything_at_all_is_taken_or_refused_and_z_stays_finite(index: list[int]
         return
     optimizer.step()
     assert bool(optimizer.aux.values.isfinite().all())
+
+
+def repeated(times: int, lr: float, convention: str = "paper", size: int = 1) -> md.RMD:
+    """An optimizer after one step on a batch in which one sample comes several times."""
+    w = torch.nn.Parameter(torch.ones(1))
+    optimizer = md.RMD([w], lr=lr, lam=1.0, num_samples=size + 1, lam_convention=convention)
+    index = torch.cat([torch.zeros(times, dtype=torch.int64), torch.arange(1, size + 1)])
+    optimizer.loss(w.square().expand(len(index)), index).backward()
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize(("convention", "lr"), [("paper", 0.4), ("objective", 0.4 * 25)])
+def test_a_sample_too_often_in_a_batch_warns_once(convention: str, lr: float) -> None:
+    """Its steps add up: five of 0.4 are 2."""
+    with pytest.warns(UserWarning, match="a sample is 5 times in a batch"):
+        optimizer = repeated(5, lr, convention, size=20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        w = optimizer.param_groups[0]["params"][0]
+        optimizer.loss(w.square().expand(5), torch.zeros(5, dtype=torch.int64)).backward()
+        if convention == "paper":  # else a batch of five is a smaller one, of which nothing is said either
+            optimizer.step()
+        repeated(4, lr, convention, size=21)
+        repeated(1, lr, convention, size=24)
+
+
+def test_a_schedulers_momentum_is_looked_at() -> None:
+    w = torch.nn.Parameter(torch.ones(1))
+    optimizer = md.RMD([w], lr=0.5, lam=1.0, num_samples=1)
+    optimizer.param_groups[0]["momentum"] = 0.9
+    optimizer.loss(w.square(), torch.tensor([0])).backward()
+    with pytest.warns(UserWarning, match=r"lr/lam/\(1 - momentum\) = 5 is 2 or more"):
+        optimizer.step()
+    optimizer.loss(w.square(), torch.tensor([0])).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+
+
+def test_a_first_group_that_stands_still_is_told() -> None:
+    still: dict[str, Any] = {"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.0}
+    moves: dict[str, Any] = {"params": [torch.nn.Parameter(torch.ones(1))]}
+    with pytest.warns(UserWarning, match="first parameter group's lr is 0, and z follows it"):
+        md.RMD([still, moves], lr=0.1, lam=1.0, num_samples=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        md.RMD([moves, still], lr=0.1, lam=1.0, num_samples=1)
+        md.RMD([still], lr=0.1, lam=1.0, num_samples=1)
+
+
+def test_a_step_that_breaks_off_takes_no_batch_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Part of w has moved then; a second step would move it again."""
+    one, other = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
+    broken = md.Convex(lambda w: w.square() / 2)
+    groups: list[dict[str, Any]] = [{"params": [one]}, {"params": [other], "potential": broken}]
+    optimizer = md.RMD(groups, lr=0.1, lam=1.0, num_samples=1)
+    optimizer.loss((one + other).square(), torch.tensor([0])).backward()
+
+    def breaks(*_: object) -> Tensor:
+        raise ArithmeticError
+
+    monkeypatch.setattr(broken, "_step", breaks)
+    with pytest.raises(ArithmeticError):
+        optimizer.step()
+    moved = one.detach().clone()
+    with pytest.raises(RuntimeError, match="gradients but no batch"):
+        optimizer.step()
+    assert torch.equal(one, moved)
+    assert not optimizer.aux.values.any()

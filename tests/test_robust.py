@@ -142,3 +142,15 @@ def test_early_learning_is_set_as_its_authors_have_it() -> None:
     """Liu et al. 2020, for CIFAR-10: λ = 3, β = 0.7."""
     loss = md.EarlyLearning(1, 2)
     assert (loss.strength, loss.memory) == (3.0, 0.7)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_early_learning_forgets_a_bad_batch(bad: float) -> None:
+    """What is remembered is what would be remembered without it."""
+    one, other = md.EarlyLearning(4, 3), md.EarlyLearning(4, 3)
+    batch = torch.randn(4, 3), torch.tensor([0, 1, 2, 0]), torch.arange(4)
+    for loss in (one, other):
+        loss(*batch)
+    one(torch.full((2, 3), bad), torch.tensor([0, 1]), torch.arange(2))
+    assert torch.equal(one.averages, other.averages)
+    assert torch.equal(one(*batch), other(*batch))

@@ -510,3 +510,50 @@ def test_a_tensor_lr_on_the_cpu_is_sgds(foreach: bool) -> None:
     ours, theirs = parameters(dtype=torch.float32), parameters(dtype=torch.float32)
     mine = trajectory(md.SMD(ours, lr=torch.tensor(0.1), foreach=foreach), ours)
     assert_same(mine, trajectory(torch.optim.SGD(theirs, lr=torch.tensor(0.1), foreach=foreach), theirs))
+
+
+@pytest.mark.parametrize("make", [lambda groups: md.SMD(groups, lr=0.1), lambda g: md.RMD(g, 0.1, 1.0, 4)])
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ({"weight_decay": 0.5}, "weight_decay = 0.5 does nothing in mirror descent: it is ψ that regularizes"),
+        ({"nesterov": True}, "nesterov = True does nothing"),
+        ({"dampening": 0.1}, "dampening = 0.1 does nothing"),
+        ({"potental": "l1"}, "no setting 'potental'; did you mean 'potential'"),
+        ({"momentun": 0.9}, "did you mean 'momentum'"),
+    ],
+)
+def test_a_group_that_asks_for_what_is_not_done_is_refused(make: Any, setting: dict[str, Any], told: str) -> None:
+    w = torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match=told):
+        make([{"params": [w], **setting}])
+
+
+def test_a_group_may_carry_what_is_not_ours() -> None:
+    """Schedulers, trainers and people keep things there; a decay of 0 is what is done."""
+    keys = {"name": "head", "initial_lr": 0.1, "max_lr": 1, "max_momentum": 0.9, "base_momentum": 0, "lr_scale": 1}
+    w = torch.nn.Parameter(torch.ones(2))
+    optimizer = md.SMD([{"params": [w], "weight_decay": 0.0, "nesterov": False, **keys}], lr=0.1)
+    assert optimizer.param_groups[0]["name"] == "head"
+
+
+def test_another_optimizers_state_is_refused_where_it_does_more() -> None:
+    w = torch.nn.Parameter(torch.ones(2))
+    optimizer = md.SMD([w], lr=0.1)
+    with pytest.raises(ValueError, match=r"weight_decay = 0\.5 does nothing"):
+        optimizer.load_state_dict(torch.optim.SGD([w], lr=0.2, weight_decay=0.5).state_dict())
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    optimizer.load_state_dict(torch.optim.SGD([w], lr=0.2).state_dict())
+    assert optimizer.param_groups[0]["lr"] == 0.2
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.float64])
+def test_the_momentum_goes_with_a_model_that_changes_its_type(kind: torch.dtype) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = md.SMD(model.parameters(), lr=0.1, momentum=0.9)
+    for dtype in (torch.float32, kind):
+        model.to(dtype)
+        optimizer.zero_grad()
+        model(torch.ones(1, 3, dtype=dtype)).sum().backward()
+        optimizer.step()
+    assert optimizer.state[model.weight]["momentum_buffer"].dtype == kind

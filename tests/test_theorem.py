@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from linear import distance, exact_minimiser, regression, train
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import mirrordescent as md
@@ -148,3 +149,50 @@ def test_batch_tells_samples_apart_over_as_many_epochs_as_a_batch_has_samples(si
     away, wanted = z - z.mean(), root - root.mean()
     closed = float((away @ wanted) / (wanted @ wanted))
     assert closed == pytest.approx(1 - math.exp(-1), rel=0.1)
+
+
+def ridge(x: Tensor, y: Tensor, lam: float) -> Tensor:
+    """The minimiser of λ·Σ (xᵢ·w − yᵢ)²/2 + ½ ‖w‖²."""
+    w: Tensor = x.T @ torch.linalg.solve(x @ x.T + torch.eye(len(y), dtype=x.dtype) / lam, y)
+    return w
+
+
+def solved(
+    x: Tensor, y: Tensor, batches: Callable[[], Iterable[Tensor]], epochs: int = 600, extra: float = 0
+) -> Tensor:
+    """What RMD with λ = 2 ends at, if `extra`·½‖w‖² is added to its loss."""
+    w = nn.Parameter(torch.zeros(x.shape[1], dtype=x.dtype))
+    optimizer = md.RMD([w], lr=0.5, lam=2.0, num_samples=len(y), lam_convention="objective")
+    for _ in range(epochs):
+        for index in batches():
+            optimizer.zero_grad()
+            r = x[index] @ w - y[index]
+            (optimizer.loss(r.square() / 2, index, root=r) + extra * w.square().sum() / 2).backward()
+            optimizer.step()
+    return w.detach()
+
+
+def test_how_often_a_sample_is_visited_does_not_change_the_objective() -> None:
+    """A sampler that favours some does, under SGD; here the losses have to be weighed instead."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(12, 30, generator=generator).double() / 5, torch.randn(12, generator=generator).double()
+    often = torch.linspace(1, 8, 12)
+
+    def drawn() -> Iterable[Tensor]:
+        yield from torch.multinomial(often, 24, replacement=True, generator=generator).split(4)
+
+    exact = ridge(x, y, 2.0)
+    assert float((solved(x, y, drawn) - exact).norm() / exact.norm()) < 1e-6
+
+
+def test_a_term_beside_rmds_loss_takes_over() -> None:
+    """When z = s, RMD's own gradient is 0, and only the other one still moves w: to its own minimiser, 0."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(12, 30, generator=generator).double() / 5, torch.randn(12, generator=generator).double()
+
+    def all_of_them() -> Iterable[Tensor]:
+        yield from torch.randperm(12, generator=generator).split(4)
+
+    alone = solved(x, y, all_of_them)
+    assert float((alone - ridge(x, y, 2.0)).norm()) < 1e-9
+    assert float(solved(x, y, all_of_them, extra=0.05).norm() / alone.norm()) < 0.01

@@ -65,3 +65,36 @@ def test_half_precision_is_summed_in_float32() -> None:
 def test_a_trace_needs_samples_and_classes(count: int, classes: int) -> None:
     with pytest.raises(ValueError, match=f"got {count} and {classes}"):
         md.Trace(count, classes)
+
+
+def test_a_state_from_before_losses_were_counted_is_taken() -> None:
+    one, other = md.Trace(5, 3), md.Trace(5, 3)
+    one(torch.randn(2, 3), torch.tensor([0, 1]), torch.tensor([3, 4]))
+    state = {name: held for name, held in one.state_dict().items() if name != "lost"}
+    other.load_state_dict(state)
+    assert torch.equal(one.margins, other.margins)
+
+
+LABELS = torch.tensor([0, 1])
+
+
+@pytest.mark.parametrize("kept", [md.Trace(5, 3), md.EarlyLearning(5, 3)], ids=lambda kept: type(kept).__name__)
+@pytest.mark.parametrize(
+    ("logits", "labels", "index", "told"),
+    [
+        (torch.zeros(2, 4), LABELS, LABELS, r"logits must have shape \(2, 3\), got \(2, 4\)"),
+        (torch.zeros(2), LABELS, LABELS, "logits must have shape"),
+        (torch.zeros(2, 3), torch.tensor([0, -100]), LABELS, r"labels must lie in \[0, 3\), got -100"),
+        (torch.zeros(2, 3), torch.tensor([0, 3]), LABELS, "got 3"),
+        (torch.zeros(2, 3), torch.eye(3)[:2], LABELS, "numbers of classes"),
+        (torch.zeros(2, 3), torch.eye(3).long()[:2], LABELS, "numbers of classes"),
+        (torch.zeros(2, 3), LABELS, torch.tensor([0]), "one sample number per label"),
+    ],
+)
+def test_what_is_no_batch_is_refused_and_changes_nothing(
+    kept: torch.nn.Module, logits: torch.Tensor, labels: torch.Tensor, index: torch.Tensor, told: str
+) -> None:
+    before = {name: held.clone() for name, held in kept.state_dict().items()}
+    with pytest.raises(ValueError, match=told):
+        kept(logits, labels, index)
+    assert all(torch.equal(held, before[name]) for name, held in kept.state_dict().items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 CHANCE = 0.5  # a label is an issue from this probability on
 MOST = 1_000_000  # classes; more are names or values
+LOST = 0.1  # visits with outputs that are not finite, over the others, from which on training went wrong
 RARE = 5  # samples of a class, below which nothing is known of it
 
 
@@ -224,6 +226,8 @@ def audit(
 def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: Sequence[str] = ()) -> Audit:
     """The audit from what a run has kept: z, or a trace, or both."""
     y = _checked(labels, z, trace)
+    if trace is not None and int(trace.lost) > LOST * float(trace.visits.sum()):
+        raise ValueError("the trace was given logits that are not finite: training diverged")
     if trace is not None and not bool(trace.visits.any()):
         raise ValueError("the trace has seen no sample: call it with the outputs of every batch in training")
     for name, kept in (("z", z), ("the trace", None if trace is None else trace.probability_sums)):
@@ -231,6 +235,11 @@ def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: 
             raise ValueError(f"{name} is not finite: training diverged, and says nothing about the labels")
     if trace is None:
         assert z is not None
+        if not bool(z.any()):
+            warnings.warn(
+                "z is 0 for every sample and tells nothing: the optimizer has taken no step, or lam is inf",
+                stacklevel=3,
+            )
         alone = z.detach().cpu()
         classes = max(int(y.max()) + 1, len(class_names))
         return Audit(y, mixture_log_odds(alone, y), z=alone, class_names=_names(class_names, classes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -64,6 +65,7 @@ class Convex(Potential):
         if not alone or not torch.allclose(some, slopes[2:5], equal_nan=True):
             raise ValueError("function must act elementwise: its value at a weight depends on the other weights")
         self._check_slopes(probe, slopes)
+        self._look_far_out()
 
     def _check_output(self, probe: Tensor, output: Tensor) -> None:
         if not isinstance(output, Tensor) or output.shape not in (probe.shape, ()):
@@ -91,6 +93,20 @@ class Convex(Potential):
                 f"function is not strictly convex: its gradient goes from {slopes[k]:.4g} at {probe[k]:.4g} to "
                 f"{slopes[k + 1]:.4g} at {probe[k + 1]:.4g}"
             )
+
+    def _look_far_out(self) -> None:
+        """Warn of a slope that stops growing: the mirror step has to find a weight with any slope."""
+        for end, sign in zip(self.domain, (-1, 1), strict=True):
+            if end != sign * float("inf"):
+                continue
+            near, far = self._gradient(sign * torch.tensor([1e3, 1e6], dtype=torch.float64, device="cpu")).tolist()
+            if abs(far - near) <= 1e-3 * abs(near):
+                warnings.warn(
+                    f"the slope of {self.spec} does not go beyond {far:.4g}: a step that asks for more throws a weight "
+                    "far out; add a little of a potential that grows faster, such as 0.01 * md.L2()",
+                    stacklevel=4,
+                )
+                return
 
     def domain_error(self, w: Tensor) -> str | None:
         x = torch.view_as_real(w) if w.is_complex() else w

@@ -13,7 +13,8 @@ class Indexed(Dataset[Any]):
     """The dataset with each item's index appended: `(x, y)` becomes `(x, y, index)`.
 
     A dict gets the key "index"; any other item becomes `(item, index)`. The index is the position in *this* dataset,
-    so wrap what you train on (a `Subset`, not the set it was cut from), and pass `num_samples=len(dataset)` to RMD.
+    so wrap what you train on (a `Subset`, not the set it was cut from; a `ConcatDataset`, not its parts, which each
+    count from 0), and pass `num_samples=len(dataset)` to RMD.
 
     >>> import torch, mirrordescent as md
     >>> from torch.utils.data import TensorDataset
@@ -36,6 +37,9 @@ class Indexed(Dataset[Any]):
         return _append(self.dataset[index], index)
 
     def _position(self, index: int) -> int:
+        if not hasattr(index, "__index__"):
+            kind = type(index).__name__
+            raise TypeError(f"Indexed takes the number of one sample, got {kind}; give a DataLoader a batch_sampler")
         position = operator.index(index)
         if not -len(self) <= position < len(self):
             raise IndexError(f"index {position} is out of range for {len(self)} samples")

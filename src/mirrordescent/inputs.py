@@ -11,8 +11,10 @@ def working(t: Tensor) -> Tensor:
     return t if t.dtype == torch.float64 else t.float()
 
 
-def checked_index(index: Tensor, losses: Tensor, num_samples: int) -> Tensor:
+def checked_index(index: Tensor, losses: Tensor, num_samples: int, each: str = "loss") -> Tensor:
     """`index` as int64, of the length of `losses`; its values are looked at where that costs no waiting.
+
+    each: what there is one of per sample number, for the message.
 
     Raises TypeError for a type that is not integer, ValueError for a wrong shape, IndexError for a bad value.
     """
@@ -25,8 +27,7 @@ def checked_index(index: Tensor, losses: Tensor, num_samples: int) -> Tensor:
         raise TypeError(f"index must hold integers, got {index.dtype}")
     if index.shape != losses.shape:
         raise ValueError(
-            f"index must hold one sample number per loss: losses have shape {tuple(losses.shape)}, "
-            f"index has {tuple(index.shape)}"
+            f"index must hold one sample number per {each}, shape {tuple(losses.shape)}, got {tuple(index.shape)}"
         )
     index = index.long()
     if index.device.type == "cpu" and index.numel():
@@ -47,8 +48,8 @@ def check_losses(losses: Tensor, root: Tensor | None, reduction: str) -> None:
         raise TypeError(f"losses must be a floating-point tensor, got {kind}")
     if losses.dim() != 1:
         raise ValueError(
-            f"losses must hold one loss per sample, shape (batch,), got shape {tuple(losses.shape)}; "
-            'compute them with reduction="none"'
+            f"losses must hold one loss per sample, shape (batch,), got shape {tuple(losses.shape)}; compute them with "
+            'reduction="none"' + ("" if losses.dim() < 2 else ", and take the mean over what a sample has several of")
         )
     if losses.numel() == 0:
         raise ValueError("losses is empty; a batch needs at least one sample")
@@ -71,6 +72,22 @@ def check_losses(losses: Tensor, root: Tensor | None, reduction: str) -> None:
             raise ValueError(
                 f"root must satisfy losses = root²/2, but a loss of {losses.detach()[finite][worst].item():.4g} "
                 f"came with a root of {root.detach()[finite][worst].item():.4g}"
+            )
+
+
+def check_outputs(logits: Tensor, labels: Tensor, classes: int) -> None:
+    """Raises ValueError where they are not a batch's logits and classes; values are looked at on the CPU alone."""
+    if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(
+            f"labels must be the numbers of classes, shape (batch,), got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    if logits.shape != (len(labels), classes):
+        raise ValueError(f"logits must have shape {(len(labels), classes)}, got {tuple(logits.shape)}")
+    if labels.device.type == "cpu" and labels.numel():
+        low, high = (int(end) for end in labels.aminmax())
+        if low < 0 or high >= classes:
+            raise ValueError(
+                f"labels must lie in [0, {classes}), got {low if low < 0 else high}; leave out what has no class"
             )
 
 

@@ -91,6 +91,8 @@ class RMD(SMD):
     """
 
     _warned = False  # that z overshoots
+    _warned_of_momentum = False
+    _warned_of_repeats = False
 
     def __init__(
         self,
@@ -144,6 +146,8 @@ class RMD(SMD):
         first.update(self._settings, largest_batch=0)
         first.update(Auxiliary.new_store(num_samples, dtype, everything[0].device))
         self._make_ball()
+        if float(first["lr"]) == 0 and any(float(group["lr"]) > 0 for group in self.param_groups):
+            warnings.warn("the first parameter group's lr is 0, and z follows it: it will stay 0", stacklevel=2)
         if lam_convention == "paper":
             self._check_stability(float(first["lr"]) / lam, first["momentum"], momentum_rule)
 
@@ -173,14 +177,32 @@ class RMD(SMD):
         if rate > 1:
             self._warn_of_overshooting(rate, "lr/lam", stacklevel=4)
         elif in_all >= 2:
-            warnings.warn(
-                f"lr/(lam (1 - momentum)) = {in_all:.3g} is 2 or more: z diverges if batches are small", stacklevel=3
-            )
+            self._warn_of_momentum(in_all, "lr/(lam (1 - momentum))", stacklevel=4)
 
     def _warn_of_overshooting(self, rate: float, name: str, stacklevel: int) -> None:
         if not self._warned and not torch.compiler.is_compiling():
             self._warned = True
             warnings.warn(f"{name} = {rate:.3g} is above 1: z overshoots at every visit", stacklevel=stacklevel)
+
+    def _warn_of_momentum(self, in_all: float, name: str, stacklevel: int) -> None:
+        if not self._warned_of_momentum and not torch.compiler.is_compiling():
+            self._warned_of_momentum = True
+            warnings.warn(f"{name} = {in_all:.3g} is 2 or more: z diverges if batches are small", stacklevel=stacklevel)
+
+    def _warn_of_repeats(self, index: Tensor, share: float, name: str, stacklevel: int) -> None:
+        """A sample that is in a batch k times moves z k times as far; to look for it costs no waiting on a CPU."""
+        if self._warned_of_repeats or share * len(index) < 2 or index.device.type != "cpu":
+            return
+        if torch.compiler.is_compiling():
+            return
+        most = int(index.unique(return_counts=True)[1].max())
+        if share * most >= 2:
+            self._warned_of_repeats = True
+            warnings.warn(
+                f"a sample is {most} times in a batch, and {most} times {name} = {share:.3g} is 2 or more: z diverges "
+                "if that is the rule; take the mean of a sample's losses first",
+                stacklevel=stacklevel,
+            )
 
     @property
     def aux(self) -> Auxiliary:
@@ -338,16 +360,18 @@ class RMD(SMD):
             )
         self._refuse_several_ranks()
         index, slope = self._pending.union()
-        rate = self._rate(len(index))
-        for work in works:
-            if work.params:
-                apply(work)
-        if rate is not None:
-            self._descend(index, slope, rate)
-        self._pending.clear()
+        rate = self._rate(index)
+        try:
+            for work in works:
+                if work.params:
+                    apply(work)
+            if rate is not None:
+                self._descend(index, slope, rate)
+        finally:  # a potential of the user's may break off in the middle, and no batch is taken twice
+            self._pending.clear()
         return value
 
-    def _rate(self, batch_size: int) -> float | Tensor | None:
+    def _rate(self, index: Tensor) -> float | Tensor | None:
         """η/λ; None where z stays (λ = ∞). Raises ValueError for one with which z diverges, where it is a number."""
         group = self.param_groups[0]
         if group["lam"] == math.inf:
@@ -361,13 +385,16 @@ class RMD(SMD):
             return lr.detach().reshape(()).to(self.aux.values.device, non_blocking=True) / divisor
         rate = share = float(lr) / divisor
         if group["lam_convention"] == "objective":
-            group["largest_batch"] = max(group["largest_batch"], batch_size)  # a rare smaller one makes nothing diverge
+            group["largest_batch"] = max(group["largest_batch"], len(index))  # a rare smaller one makes nothing diverge
             share /= group["largest_batch"]
             of.append("batch size")
         name = "lr/lam" if len(of) == 1 else f"lr/({' * '.join(of)})"
         check_rate(share, f"z's step {name}")
         if share > 1:
             self._warn_of_overshooting(share, name, stacklevel=6)
+        elif group["momentum"] != 0 and (in_all := share / (1 - group["momentum"])) >= 2:  # a scheduler's, it may be
+            self._warn_of_momentum(in_all, f"{name}/(1 - momentum)", stacklevel=6)
+        self._warn_of_repeats(index, share, name, stacklevel=6)
         return rate
 
     def _make_ball(self) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mirrordescent.inputs import checked_index, working
+from mirrordescent.inputs import check_outputs, checked_index, working
 
 SURE = 1 - 1e-4  # p and t stay below: at 1, the logarithms end
 
@@ -58,13 +58,16 @@ class EarlyLearning(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """Losses (batch,) of the samples `index`; their averages move first. logits: (batch, classes)."""
-        index = checked_index(index, labels, len(self.averages))
+        check_outputs(logits, labels, self.averages.shape[1])
+        index = checked_index(index, labels, len(self.averages), "label").to(self.averages.device, non_blocking=True)
         if not self.training:
             return self.at(logits, labels, index)
         with torch.no_grad():
             p = working(logits).softmax(-1).clamp(1 - SURE, SURE)
             p = (p / p.sum(-1, keepdim=True)).to(self.averages.dtype)
-            self.averages[index] = self.memory * self.averages[index] + (1 - self.memory) * p
+            before = self.averages[index]
+            after = self.memory * before + (1 - self.memory) * p
+            self.averages[index] = torch.where(after.isfinite(), after, before)  # one bad batch is not remembered
         return self.at(logits, labels, index)
 
     def at(self, logits: Tensor, labels: Tensor, index: Tensor) -> Tensor:

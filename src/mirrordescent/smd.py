@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Mapping, Set
 from typing import Any, overload
 
 import torch
@@ -14,6 +15,13 @@ from mirrordescent.inputs import number
 from mirrordescent.paths import Work, apply
 from mirrordescent.potentials import L1, L2, LInf, Potential, QNorm, Scaled, Sum
 from mirrordescent.specs import potential as as_potential
+
+# settings of torch's optimizers that are not settings here, and what takes their place
+NOT_OURS = {
+    "weight_decay": "ψ that regularizes, by RMD's lam",
+    "nesterov": "always the heavy ball",
+    "dampening": "always 0",
+}
 
 
 class SMD(Optimizer):
@@ -102,6 +110,7 @@ class SMD(Optimizer):
         self._make_state(self.param_groups[-1])
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        _check_keys(group, {"params", "param_names", *self.defaults})
         group["lr"], group["momentum"] = _check_numbers(group["lr"], group["momentum"])
         if group["foreach"] and group["fused"]:
             raise ValueError("foreach and fused cannot both be True")
@@ -146,6 +155,7 @@ class SMD(Optimizer):
         """Take a state, from a pickle, a copy or `load_state_dict`; refuse one that names an unknown potential."""
         for k, group in enumerate(state["param_groups"]):
             if "param_groups" in self.__dict__:  # loading into an optimizer that is there already
+                _check_keys(group)
                 self._adopt_potential(group, self.param_groups[k])
             group.setdefault("momentum", 0.0)
             group.setdefault("maximize", False)
@@ -218,8 +228,8 @@ class SMD(Optimizer):
         if self.state[w].get("momentum_buffer") is None:  # a scheduler has switched momentum on
             self.state[w]["momentum_buffer"] = torch.zeros_like(w, memory_format=torch.preserve_format)
         buffer: Tensor = self.state[w]["momentum_buffer"]
-        if buffer.device != w.device:  # the model has moved since
-            buffer = self.state[w]["momentum_buffer"] = buffer.to(w.device)
+        if buffer.device != w.device or buffer.dtype != w.dtype:  # the model has moved since
+            buffer = self.state[w]["momentum_buffer"] = buffer.to(w)
         return buffer
 
     @overload
@@ -243,6 +253,16 @@ class SMD(Optimizer):
             if work.params:
                 apply(work)
         return loss
+
+
+def _check_keys(group: Mapping[str, Any], known: Set[str] = frozenset()) -> None:
+    """Refuse what other optimizers do and this one would not, and what looks like a word of ours misspelt."""
+    for key, value in group.items():
+        if key in NOT_OURS and value:
+            raise ValueError(f"{key} = {value} does nothing in mirror descent: it is {NOT_OURS[key]}")
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.85)
+        if near and key not in known:
+            raise ValueError(f"a parameter group has no setting {key!r}; did you mean {near[0]!r}?")
 
 
 def _check_numbers(lr: float | Tensor, momentum: float) -> tuple[float | Tensor, float]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.inputs import checked_index, working
+from mirrordescent.inputs import check_outputs, checked_index, working
 
 
 class Trace(nn.Module):
     """The mean over all visits of each sample's probabilities, and of its margin p_y − max over the others.
 
     A label that the network keeps contradicting has a low margin. Call it in the training loop on the logits that are
-    there anyway. Memory: num_samples · (classes + 2) numbers, as buffers: save them with `state_dict()`.
+    there anyway. Memory: num_samples · (classes + 2) numbers, as buffers: save them with `state_dict()`. A visit with
+    logits that are not finite is left out, and counted in `lost`.
 
     >>> import torch, mirrordescent as md
     >>> trace = md.Trace(num_samples=10, classes=2)
@@ -24,6 +27,7 @@ class Trace(nn.Module):
     margin_sums: Tensor  # (num_samples,)
     probability_sums: Tensor  # (num_samples, classes)
     visits: Tensor  # (num_samples,)
+    lost: Tensor  # ()
 
     def __init__(self, num_samples: int, classes: int) -> None:
         super().__init__()
@@ -32,17 +36,25 @@ class Trace(nn.Module):
         self.register_buffer("margin_sums", torch.zeros(num_samples))
         self.register_buffer("probability_sums", torch.zeros(num_samples, classes))
         self.register_buffer("visits", torch.zeros(num_samples))
+        self.register_buffer("lost", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
     def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> None:
         """Take note of a batch: logits (batch, classes), the given labels (batch,), which samples they are (batch,)."""
-        index = checked_index(index, labels, len(self.visits))
+        check_outputs(logits, labels, self.probability_sums.shape[1])
+        index = checked_index(index, labels, len(self.visits), "label").to(self.visits.device, non_blocking=True)
         p = working(logits).softmax(-1).to(self.probability_sums.dtype)
-        own = labels[:, None]
+        seen = p[:, 0].isfinite()  # else none of the row is
+        p, own = p.nan_to_num(0.0), labels[:, None]
         margin = p.gather(1, own)[:, 0] - p.scatter(1, own, -1.0).amax(1)
         self.margin_sums.index_add_(0, index, margin)
         self.probability_sums.index_add_(0, index, p)
-        self.visits.index_add_(0, index, torch.ones_like(margin))
+        self.visits.index_add_(0, index, seen.to(margin.dtype))
+        self.lost.add_((~seen).sum())
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+        state_dict.setdefault(f"{prefix}lost", torch.zeros_like(self.lost))  # not in one from before it was counted
+        super()._load_from_state_dict(state_dict, prefix, *more)
 
     @property
     def margins(self) -> Tensor:
