@@ -9,13 +9,13 @@ Blocks alternate, so that both see the same machine; the ratio is the median ove
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from timing import record
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -108,18 +108,8 @@ def main() -> None:
             print(f"lab / plain = {middle:.2f}   quartiles [{low:.2f}, {high:.2f}]")
             row = {"algorithm": algorithm, "model": run.model, "workers": workers}
             rows.append({**row, "lab_over_plain": middle, "quartiles": [low, high]})
-    if arguments.out is not None:
-        settings = {key: value for key, value in vars(arguments).items() if key != "out"}
-        threads = torch.get_num_threads()
-        record = {
-            "benchmark": "loop",
-            "torch": torch.__version__,
-            "threads": threads,
-            "settings": settings,
-            "rows": rows,
-        }
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"record: {arguments.out}")
+    settings = {key: value for key, value in vars(arguments).items() if key != "out"}
+    record("loop", {"settings": settings, "rows": rows}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ ORDER = [
     "paths",
     "smd",
     "rules",
+    "ranks",
     "auxiliary",
 ]
 ORDER += ["stopping", "indexed", "pending", "rmd", "robust", "trace", "suspicion", "auditing"]

@@ -237,16 +237,6 @@ def test_index_as_a_loader_gives_it() -> None:
     assert_same(state(model, optimizer), expected(FIRST))
 
 
-def test_more_than_one_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, optimizer = make()
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
-    with pytest.raises(RuntimeError, match="process group has 4"):
-        forward(model, optimizer, FIRST)
-    alone, smd = make(lam=float("inf"))
-    plain_step(alone, smd, FIRST)  # z does not move, so there is nothing to exchange
-
-
 def test_two_losses_that_go_backward_as_one() -> None:
     model, optimizer = make()
     optimizer.zero_grad()

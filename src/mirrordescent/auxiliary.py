@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.inputs import check_losses, checked_index, working
+from mirrordescent.ranks import summed, world
 from mirrordescent.rules import machine_epsilon, root_loss
 
 STORED = ("z", "z_rejected", "z_momentum")  # the keys of what is kept
@@ -121,6 +122,7 @@ class Auxiliary:
     ) -> None:
         """z_i ← z_i − rate·ℓ̂'_i, duplicates adding up; with momentum, the same heavy ball over all of z as over w.
 
+        The slopes of several ranks add up, too: each of them has all of z, and gives its own samples' slopes.
         dense: whether there is such a ball; else the caller has put momentum into `rate`.
         skip: a 0-d tensor that, where it is true, leaves everything as it is (the device alone knows).
         """
@@ -129,13 +131,13 @@ class Auxiliary:
         m, keep = self.momentum, momentum if skip is None else torch.where(skip, 1.0, momentum)
         if skip is not None:
             slope, rate = torch.where(skip, 0, slope), torch.where(skip, 0.0, rate)
+        where: Tensor | None = index
+        if world() > 1:
+            where, slope = None, summed(torch.zeros_like(self.values).index_add_(0, index, slope))
         if m is None or momentum == 0 or not dense:
-            if isinstance(rate, Tensor):
-                self.values.index_add_(0, index, slope * -rate)
-            else:
-                self.values.index_add_(0, index, slope, alpha=-rate)
+            _add(self.values, where, slope, -rate)
         else:
-            m.mul_(keep).index_add_(0, index, slope)
+            _add(m.mul_(keep), where, slope, 1)
             self.values.sub_(m * rate)
 
     def to(self, device: torch.device | str) -> Auxiliary:
@@ -179,3 +181,13 @@ class Auxiliary:
         m = state.get("z_momentum")
         if m is not None and m.shape != z.shape:
             raise ValueError(f"the state's z_momentum is for {len(m)} samples and its z for {len(z)}")
+
+
+def _add(to: Tensor, where: Tensor | None, change: Tensor, factor: float | Tensor) -> None:
+    """Add factor · change in place at `where`, duplicates adding up, or everywhere."""
+    if where is None:
+        to.add_(change * factor)
+    elif isinstance(factor, Tensor):
+        to.index_add_(0, where, change * factor)
+    else:
+        to.index_add_(0, where, change, alpha=factor)

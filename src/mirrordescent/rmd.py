@@ -22,6 +22,7 @@ from mirrordescent.inputs import check_losses, check_rate, checked_index, number
 from mirrordescent.paths import apply
 from mirrordescent.pending import Batch, Pending, gradients
 from mirrordescent.potentials import Potential
+from mirrordescent.ranks import differing, world
 from mirrordescent.rules import PENALTIES, Slope, batch_rule, check_penalty, finite, machine_epsilon, sample_rule
 from mirrordescent.smd import SMD
 
@@ -72,6 +73,7 @@ class RMD(SMD):
     momentum_rule: "dense", z follows the same heavy ball as w and the objective stays (one more number per sample), or
         "scaled", z's step is divided by 1 − μ, which is right while lr is constant.
 
+    Ranks that train one model together (DistributedDataParallel) each have all of z, and move it together.
     Raises ValueError or TypeError where a setting makes no sense; every message says which and what to do.
 
     >>> import torch, mirrordescent as md
@@ -93,6 +95,7 @@ class RMD(SMD):
     _warned = False  # that z overshoots
     _warned_of_momentum = False
     _warned_of_repeats = False
+    _alike = False  # several ranks have been found to hold the same
 
     def __init__(
         self,
@@ -243,7 +246,6 @@ class RMD(SMD):
         Raises ValueError, TypeError or IndexError for input that makes no sense. On a GPU, where looking at the values
         would make the host wait, a bad index or loss is left out, counted in `aux.rejected` and raised later.
         """
-        self._refuse_several_ranks()
         group, slope = self.param_groups[0], self._slope()
         check_losses(losses, root, group["reduction"])
         aux = self.aux
@@ -358,7 +360,7 @@ class RMD(SMD):
                 "step() found gradients but no batch: RMD takes its gradients from "
                 "optimizer.loss(losses, index).backward(), once for every step"
             )
-        self._refuse_several_ranks()
+        self._check_ranks(grads)
         index, slope = self._pending.union()
         rate = self._rate(index)
         try:
@@ -385,8 +387,9 @@ class RMD(SMD):
             return lr.detach().reshape(()).to(self.aux.values.device, non_blocking=True) / divisor
         rate = share = float(lr) / divisor
         if group["lam_convention"] == "objective":
-            group["largest_batch"] = max(group["largest_batch"], len(index))  # a rare smaller one makes nothing diverge
-            share /= group["largest_batch"]
+            largest = max(group["largest_batch"], len(index) * world())  # a rare smaller one makes nothing diverge
+            group["largest_batch"] = largest
+            share /= largest
             of.append("batch size")
         name = "lr/lam" if len(of) == 1 else f"lr/({' * '.join(of)})"
         check_rate(share, f"z's step {name}")
@@ -407,8 +410,8 @@ class RMD(SMD):
         """z_i ← z_i − c_i/λ for every batch that went backward; c_i/(λ|B|) in the convention of the objective."""
         group = self.param_groups[0]
         if group["lam_convention"] == "objective":
-            # Divided before it enters the momentum, as the mean of w's gradients is.
-            slope = slope / self._pending.count()
+            # Divided before it enters the momentum, as w's gradients are: their mean over a batch, and that over ranks.
+            slope = slope / (self._pending.count() * world())
         found_inf = getattr(self, "found_inf", None)  # a GradScaler's skipped step, known to the device alone
         self.aux.descend(
             index,
@@ -419,14 +422,21 @@ class RMD(SMD):
             skip=None if found_inf is None else found_inf.to(slope.device).reshape(()) != 0,
         )
 
-    def _refuse_several_ranks(self) -> None:
-        if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+    def _check_ranks(self, grads: list[Tensor]) -> None:
+        """Several ranks have to step by the same gradients, on the same z; asked once, before anything moves."""
+        if world() == 1 or self.lam == math.inf or self._alike or torch.compiler.is_compiling():
             return
-        if torch.distributed.get_world_size() > 1 and self.lam != math.inf:
+        if self.aux.values.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        apart = differing({"gradients": grads, "z": [self.aux.values]})
+        if "gradients" in apart:
             raise RuntimeError(
-                f"RMD keeps z on one rank, but the process group has {torch.distributed.get_world_size()}: each rank "
-                "would train with its own stale z. Train on one rank, or with lam=inf (SMD)"
+                f"gradients differ between the {world()} ranks: RMD shares z among them, so they have to train one "
+                "model, in torch.nn.parallel.DistributedDataParallel (sharded parameters are not supported)"
             )
+        if apart:
+            raise RuntimeError("z differs between the ranks: load the optimizer's state on every one of them")
+        self._alike = True
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, z included; plain data that `torch.load(..., weights_only=True)` takes.
@@ -465,3 +475,4 @@ class RMD(SMD):
             self.param_groups[0] = here
             self.aux.load_state_dict(loaded)
             self._pending.clear()
+            self._alike = False

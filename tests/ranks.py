@@ -1,0 +1,123 @@
+"""What the ranks of tests/test_ranks.py do; a script, called with the rank, the number of ranks, and a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import mirrordescent as md
+
+# name: settings of the optimizer, and two of the loop: "clip", and "micro", the batches before a step
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "objective": {"lam_convention": "objective", "lam": 0.5},
+    "momentum": {"momentum": 0.9, "lr": 0.02},
+    "scaled momentum": {"momentum": 0.5, "momentum_rule": "scaled"},
+    "momentum, objective": {"momentum": 0.9, "lr": 0.02, "lam_convention": "objective", "lam": 0.5},
+    "another potential": {"potential": "q=3", "penalty": "huber"},
+    "batch": {"reduction": "batch", "potential": "2 * l2"},
+    "clipped": {"clip": 0.3},
+    "accumulated": {"micro": 2},
+    "a tensor for a rate": {"lr": torch.tensor(0.1, dtype=torch.float64)},
+}
+UNEVEN = (4, 2)
+SAMPLES, FEATURES, STEPS, LOCAL = 24, 5, 8, 3
+
+
+def problem() -> tuple[Tensor, Tensor, nn.Linear]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(SAMPLES, FEATURES, dtype=torch.float64, generator=generator)
+    model = nn.Linear(FEATURES, 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(torch.linspace(-1, 1, FEATURES)[None])
+    return x, torch.randn(SAMPLES, dtype=torch.float64, generator=generator), model
+
+
+def batches(count: int) -> list[Tensor]:
+    """For every step, `count` samples."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randperm(SAMPLES, generator=generator)[:count] for _ in range(STEPS)]
+
+
+def optimizer_of(case: dict[str, Any], model: nn.Module) -> md.RMD:
+    own = {name: value for name, value in case.items() if name not in ("clip", "micro")}
+    settings: dict[str, Any] = {"lr": 0.1, "lam": 2.0, **own}
+    return md.RMD(model.parameters(), num_samples=SAMPLES, **settings)
+
+
+def loss(optimizer: md.RMD, model: nn.Module, index: Tensor, *, rooted: bool = False) -> Tensor:
+    x, y, _ = problem()
+    r = model(x[index])[:, 0] - y[index]
+    return optimizer.loss(r.square() / 2, index, root=r if rooted else None)
+
+
+def trained(case: dict[str, Any], rank: int, world: int) -> dict[str, Tensor]:
+    """This rank's part of a training by all of them."""
+    _, _, model = problem()
+    parallel, optimizer, micro = DistributedDataParallel(model), optimizer_of(case, model), case.get("micro", 1)
+    for index in batches(world * LOCAL * micro):
+        optimizer.zero_grad()
+        for k, part in enumerate(index.split(LOCAL)[rank::world]):
+            with parallel.no_sync() if k + 1 < micro else contextlib.nullcontext():
+                (loss(optimizer, parallel, part) / micro).backward()
+        if "clip" in case:
+            optimizer.clip_grad_norm_(case["clip"])
+        optimizer.step()
+    return {"w": model.weight.detach(), "z": optimizer.aux.values}
+
+
+def uneven(rank: int) -> dict[str, Tensor]:
+    """The ranks have batches of different size; samples then weigh as their gradients do."""
+    _, _, model = problem()
+    parallel = DistributedDataParallel(model)
+    optimizer = md.RMD(model.parameters(), 0.1, 0.5, SAMPLES, lam_convention="objective")
+    for index in batches(sum(UNEVEN)):
+        optimizer.zero_grad()
+        loss(optimizer, parallel, index.split(list(UNEVEN))[rank], rooted=True).backward()
+        optimizer.step()
+    return {"w": model.weight.detach(), "z": optimizer.aux.values}
+
+
+def told(rank: int, *, alone: bool) -> str:
+    """What RMD says to ranks that train models of their own, or one model on z of their own."""
+    _, _, model = problem()
+    optimizer = md.RMD(model.parameters(), 0.1, 2.0, SAMPLES)
+    if not alone:
+        optimizer.aux.values.fill_(rank)
+    taken = model if alone else DistributedDataParallel(model)
+    loss(optimizer, taken, torch.arange(3) + rank).backward()
+    before = model.weight.detach().clone()
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        return str(error) if torch.equal(model.weight.detach(), before) else "w has moved"
+    return ""
+
+
+def smd(rank: int) -> bool:
+    """Whether ranks of their own may train with λ = ∞: z does not move, so there is nothing to share."""
+    _, _, model = problem()
+    optimizer = md.RMD(model.parameters(), 0.1, float("inf"), SAMPLES)
+    loss(optimizer, model, torch.arange(3) + rank).backward()
+    optimizer.step()
+    return not optimizer.aux.values.any()
+
+
+def main(rank: int, world: int, folder: Path) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=world)
+    found: dict[str, Any] = {name: trained(case, rank, world) for name, case in CASES.items()}
+    found["uneven"] = uneven(rank)
+    found["told"] = [told(rank, alone=True), told(rank, alone=False)]
+    found["smd"] = smd(rank)
+    torch.save(found, folder / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

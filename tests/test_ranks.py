@@ -1,0 +1,75 @@
+"""Several ranks are one: two that share a batch train as one does on all of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import ranks
+import torch
+from ranks import CASES, LOCAL, batches, loss, optimizer_of, problem
+from torch import Tensor
+
+WORLD = 2
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="needs gloo"
+)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank ended with."""
+    folder = tmp_path_factory.mktemp("ranks")
+    words = [[sys.executable, ranks.__file__, str(rank), str(WORLD), str(folder)] for rank in range(WORLD)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    processes = [subprocess.Popen(word, env=environment, stderr=subprocess.PIPE, text=True) for word in words]
+    for process in processes:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+
+
+def alone(case: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """One rank on all samples of a step; under Algorithm 2 each rank's are a batch of their own."""
+    _, _, model = problem()
+    optimizer = optimizer_of(case, model)
+    for index in batches(WORLD * LOCAL * case.get("micro", 1)):
+        optimizer.zero_grad()
+        parts = index.split(LOCAL) if case.get("reduction") == "batch" else [index]
+        for part in parts:
+            (loss(optimizer, model, part) / len(parts)).backward()
+        if "clip" in case:
+            optimizer.clip_grad_norm_(case["clip"])
+        optimizer.step()
+    return model.weight.detach(), optimizer.aux.values
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_train_as_one_does(found: list[dict[str, Any]], name: str) -> None:
+    w, z = alone(CASES[name])
+    for rank in found:
+        torch.testing.assert_close(rank[name]["w"], w, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(rank[name]["z"], z, rtol=1e-12, atol=1e-12)
+    assert torch.equal(found[0][name]["z"], found[1][name]["z"])
+    assert z.count_nonzero() > len(z) / 2
+
+
+def test_uneven_ranks_stay_on_the_way_to_the_minimiser(found: list[dict[str, Any]]) -> None:
+    """w − w₀ = −λ Xᵀz for ½‖w‖² and a linear model: what makes z = r the condition of the minimiser."""
+    x, _, model = problem()
+    for rank in found:
+        moved = rank["uneven"]["w"] - model.weight.detach()
+        torch.testing.assert_close(moved[0], -0.5 * x.T @ rank["uneven"]["z"], rtol=1e-12, atol=1e-12)
+        assert float(moved.norm()) > 0.1
+
+
+def test_ranks_that_do_not_train_together_are_told(found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        models, z = rank["told"]
+        assert "gradients differ between the 2 ranks" in models
+        assert "z differs between the ranks" in z
+        assert rank["smd"]
