@@ -24,6 +24,7 @@ ORDER = [
     "smd",
     "rules",
     "ranks",
+    "stability",
     "auxiliary",
 ]
 ORDER += ["stopping", "indexed", "pending", "rmd", "robust", "trace", "suspicion", "auditing"]

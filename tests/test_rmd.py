@@ -556,6 +556,9 @@ def test_a_schedulers_momentum_is_looked_at() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         optimizer.step()
+        scaled = md.RMD([w], lr=0.05, lam=1.0, num_samples=1, momentum=0.9, momentum_rule="scaled")
+        scaled.loss(w.square(), torch.tensor([0])).backward()
+        scaled.step()
 
 
 def test_a_first_group_that_stands_still_is_told() -> None:

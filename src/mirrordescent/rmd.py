@@ -18,13 +18,14 @@ from torch.optim.optimizer import ParamsT
 
 from mirrordescent.auxiliary import STORED, Auxiliary
 from mirrordescent.eager import always_eager
-from mirrordescent.inputs import check_losses, check_rate, checked_index, number, one_of, working
+from mirrordescent.inputs import check_losses, checked_index, number, one_of, working
 from mirrordescent.paths import apply
 from mirrordescent.pending import Batch, Pending, gradients
 from mirrordescent.potentials import Potential
 from mirrordescent.ranks import differing, world
 from mirrordescent.rules import PENALTIES, Slope, batch_rule, check_penalty, finite, machine_epsilon, sample_rule
 from mirrordescent.smd import SMD
+from mirrordescent.stability import Stability
 
 REDUCTIONS = ("sample", "batch")
 CONVENTIONS = ("paper", "objective")
@@ -92,9 +93,6 @@ class RMD(SMD):
     tensor([0.2500, 0.5000, 0.7500])
     """
 
-    _warned = False  # that z overshoots
-    _warned_of_momentum = False
-    _warned_of_repeats = False
     _alike = False  # several ranks have been found to hold the same
 
     def __init__(
@@ -129,7 +127,7 @@ class RMD(SMD):
             check_penalty(penalty)
         elif penalty == "custom":  # which checkpoints call a function
             raise ValueError("penalty must be the function itself, which returns the slope, got 'custom'")
-        self._pending = Pending()
+        self._pending, self._stability = Pending(), Stability()
         self._penalty: Slope | None = penalty if callable(penalty) else None
         self._settings: dict[str, Any] = {
             "lam": lam,
@@ -152,7 +150,7 @@ class RMD(SMD):
         if float(first["lr"]) == 0 and any(float(group["lr"]) > 0 for group in self.param_groups):
             warnings.warn("the first parameter group's lr is 0, and z follows it: it will stay 0", stacklevel=2)
         if lam_convention == "paper":
-            self._check_stability(float(first["lr"]) / lam, first["momentum"], momentum_rule)
+            self._stability.begin(float(first["lr"]) / lam, first["momentum"], momentum_rule)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group with its own `lr` and `potential`; λ, z and the momentum are one for the optimizer."""
@@ -170,42 +168,6 @@ class RMD(SMD):
             raise ValueError(f"momentum must be in [0, 1), got {group['momentum']}")
         if self.param_groups[0]["momentum"] != group["momentum"]:
             raise ValueError("momentum is one for the whole optimizer; a parameter group cannot set its own")
-
-    def _check_stability(self, rate: float, momentum: float, rule: str) -> None:
-        """Refuse a step with which z diverges, warn of one with which it overshoots."""
-        in_all = rate / (1 - momentum)  # what one visit moves z by, momentum's tail included
-        check_rate(rate, "lr/lam")
-        if rule == "scaled":
-            check_rate(in_all, "lr/(lam (1 - momentum))")
-        if rate > 1:
-            self._warn_of_overshooting(rate, "lr/lam", stacklevel=4)
-        elif in_all >= 2:
-            self._warn_of_momentum(in_all, "lr/(lam (1 - momentum))", stacklevel=4)
-
-    def _warn_of_overshooting(self, rate: float, name: str, stacklevel: int) -> None:
-        if not self._warned and not torch.compiler.is_compiling():
-            self._warned = True
-            warnings.warn(f"{name} = {rate:.3g} is above 1: z overshoots at every visit", stacklevel=stacklevel)
-
-    def _warn_of_momentum(self, in_all: float, name: str, stacklevel: int) -> None:
-        if not self._warned_of_momentum and not torch.compiler.is_compiling():
-            self._warned_of_momentum = True
-            warnings.warn(f"{name} = {in_all:.3g} is 2 or more: z diverges if batches are small", stacklevel=stacklevel)
-
-    def _warn_of_repeats(self, index: Tensor, share: float, name: str, stacklevel: int) -> None:
-        """A sample that is in a batch k times moves z k times as far; to look for it costs no waiting on a CPU."""
-        if self._warned_of_repeats or share * len(index) < 2 or index.device.type != "cpu":
-            return
-        if torch.compiler.is_compiling():
-            return
-        most = int(index.unique(return_counts=True)[1].max())
-        if share * most >= 2:
-            self._warned_of_repeats = True
-            warnings.warn(
-                f"a sample is {most} times in a batch, and {most} times {name} = {share:.3g} is 2 or more: z diverges "
-                "if that is the rule; take the mean of a sample's losses first",
-                stacklevel=stacklevel,
-            )
 
     @property
     def aux(self) -> Auxiliary:
@@ -392,12 +354,8 @@ class RMD(SMD):
             share /= largest
             of.append("batch size")
         name = "lr/lam" if len(of) == 1 else f"lr/({' * '.join(of)})"
-        check_rate(share, f"z's step {name}")
-        if share > 1:
-            self._warn_of_overshooting(share, name, stacklevel=6)
-        elif group["momentum"] != 0 and (in_all := share / (1 - group["momentum"])) >= 2:  # a scheduler's, it may be
-            self._warn_of_momentum(in_all, f"{name}/(1 - momentum)", stacklevel=6)
-        self._warn_of_repeats(index, share, name, stacklevel=6)
+        tail = group["momentum"] if group["momentum_rule"] == "dense" else 0.0  # which a scaled step has in it already
+        self._stability.check(share, name, tail, index)
         return rate
 
     def _make_ball(self) -> None:
@@ -447,7 +405,7 @@ class RMD(SMD):
         return super().state_dict()
 
     def __getstate__(self) -> dict[str, Any]:
-        mine = ("_pending", "_penalty", "_settings")
+        mine = ("_pending", "_penalty", "_settings", "_stability")
         return {**super().__getstate__(), **{key: self.__dict__[key] for key in mine}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,0 +1,57 @@
+"""Whether z settles: a visit moves z_i by a share of its residual, and from 2 on it diverges."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from mirrordescent.inputs import check_rate
+
+
+class Stability:
+    """Refuses a step with which z diverges; warns, once each, of one with which it overshoots or may diverge."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def begin(self, rate: float, momentum: float, rule: str) -> None:
+        """Look at the settings of a new optimizer; rate: lr/λ. Raises ValueError where z diverges."""
+        in_all = rate / (1 - momentum)  # what one visit moves z by, momentum's tail included
+        check_rate(rate, "lr/lam")
+        if rule == "scaled":
+            check_rate(in_all, "lr/(lam (1 - momentum))")
+        self._look(rate, "lr/lam", in_all, "lr/(lam (1 - momentum))", stacklevel=5)
+
+    def check(self, share: float, name: str, momentum: float, index: Tensor) -> None:
+        """Look at a step; share: what one visit moves z by. Raises ValueError where z diverges."""
+        check_rate(share, f"z's step {name}")
+        self._look(share, name, share / (1 - momentum), f"{name}/(1 - momentum)", stacklevel=8)
+        self._look_for_repeats(index, share, name)
+
+    def _look(self, share: float, name: str, in_all: float, of_all: str, stacklevel: int) -> None:
+        if share > 1:
+            self._warn("overshooting", f"{name} = {share:.3g} is above 1: z overshoots at every visit", stacklevel)
+        elif in_all >= 2:
+            told = f"{of_all} = {in_all:.3g} is 2 or more: z diverges if batches are small"
+            self._warn("momentum", told, stacklevel)
+
+    def _look_for_repeats(self, index: Tensor, share: float, name: str) -> None:
+        """A sample that is in a batch k times moves z k times as far; to look for it costs no waiting on a CPU."""
+        if share * len(index) < 2 or index.device.type != "cpu" or "repeats" in self._told:
+            return
+        if torch.compiler.is_compiling():
+            return
+        most = int(index.unique(return_counts=True)[1].max())
+        if share * most >= 2:
+            told = (
+                f"a sample is {most} times in a batch, and {most} times {name} = {share:.3g} is 2 or more: z diverges "
+                "if that is the rule; take the mean of a sample's losses first"
+            )
+            self._warn("repeats", told, stacklevel=8)
+
+    def _warn(self, about: str, told: str, stacklevel: int) -> None:
+        if about not in self._told and not torch.compiler.is_compiling():
+            self._told.add(about)
+            warnings.warn(told, stacklevel=stacklevel)
