@@ -423,3 +423,8 @@ def test_the_copys_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert copy_path(load_whole(Source("digits")), None) == Path("digits-cleaned.npz")
     assert copy_path(load_whole(Source("things.csv", "kind")), None) == Path("things-cleaned.csv")
     assert copy_path(load_whole(Source("digits")), Path("x.npz")) == Path("x.npz")
+
+
+def test_a_check_that_learnt_no_more_than_chance_is_in_vain() -> None:
+    told = [Check(0.1, 0.1, 0.1, learnt).in_vain for learnt in (2.4, 2.5, None)]
+    assert told == [True, False, False]

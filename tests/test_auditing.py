@@ -17,7 +17,7 @@ from predictions import known, traced
 import mirrordescent as md
 from mirrordescent.lab.kept import audit_of_run
 from mirrordescent.lab.loop import Keeping
-from mirrordescent.lab.records import RunError
+from mirrordescent.lab.records import RunError, load_checkpoint, save_checkpoint
 from mirrordescent.lab.runs import Run
 from mirrordescent.lab.train import train
 
@@ -219,3 +219,44 @@ def test_a_file_is_no_run(tmp_path: Path) -> None:
         md.audit(tmp_path / "a.csv")
     with pytest.raises(TypeError, match="data are audited by `rmd audit`, or by the trace"):
         md.audit([[1.0]], [0])  # type: ignore[arg-type]
+
+
+def test_a_table_has_the_line_ends_of_unix(tmp_path: Path) -> None:
+    md.Audit(torch.arange(6) % 3, torch.zeros(6).double()).to_csv(tmp_path / "audit.csv")
+    assert b"\r" not in (tmp_path / "audit.csv").read_bytes()
+
+
+def test_even_odds_are_no_issue() -> None:
+    assert not md.Audit(torch.arange(60) % 3, torch.zeros(60).double()).issue.any()
+
+
+def test_sources_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    trace = md.Trace(2, 2)
+    trace(torch.zeros(2, 2), torch.tensor([0, 1]), torch.arange(2))
+    with pytest.raises(ValueError, match=r"vector of classes, got torch\.bool"):
+        md.audit(trace, torch.tensor([True, False]))
+    with pytest.raises(ValueError, match="leave the other one out"):
+        md.audit(trace, [0, 1], trace=trace)
+    with pytest.raises(ValueError, match="a run has its own"):
+        md.audit(tmp_path, trace=trace)
+    optimizer = md.RMD([torch.nn.Parameter(torch.ones(1))], 0.1, 1.0, 2)
+    with pytest.raises(ValueError, match="got one of 1,000,000"):
+        md.audit(optimizer, [0, 1_000_000])
+    optimizer.aux.values[1] = torch.nan
+    with pytest.raises(ValueError, match="z is not finite"):
+        md.audit(optimizer, [0, 1])
+
+
+def test_a_checkpoint_with_z_and_no_trace_is_audited_by_z(tmp_path: Path) -> None:
+    """As one from before there were traces is; one whose trace has seen nothing is refused."""
+    record = train(Run(corruption=0.3, epochs=1), Keeping(tmp_path))
+    state = load_checkpoint(record.folder)
+    assert state is not None
+    for held in state["job"]["notes"].values():
+        held.zero_()
+    save_checkpoint(record.folder, state)
+    with pytest.raises(RunError):
+        audit_of_run(record.folder)
+    state["job"].pop("notes")
+    save_checkpoint(record.folder, state)
+    assert audit_of_run(record.folder).probabilities is None

@@ -284,3 +284,28 @@ def test_a_residual_takes_what_training_takes() -> None:
     assert optimizer.aux.residual(torch.full((6,), -0.375)) == 6  # z is 0 and s = √(2 (0 + ε)) = 1
     with pytest.raises(ValueError, match="losses must be >= 0"):
         optimizer.aux.residual(torch.full((6,), -0.75))
+
+
+def test_the_residual_is_by_the_optimizers_own_epsilon() -> None:
+    aux = md.RMD([nn.Parameter(torch.ones(1))], 0.1, 1.0, 2, eps=0.0).aux
+    assert float(aux.residual(torch.zeros(2))) == 0
+    with pytest.raises(ValueError, match="losses must be >= 0, got -1e-08"):  # as `loss` says, too
+        aux.residual(torch.tensor([-1e-8, 0.0]))
+
+
+def test_its_state_reports_what_was_left_out() -> None:
+    optimizer = md.RMD([nn.Parameter(torch.ones(1))], 0.1, 1.0, 2)
+    optimizer.param_groups[0]["z_rejected"].add_(1)
+    with pytest.raises(ValueError, match="1 samples came with an index outside"):
+        optimizer.aux.state_dict()
+
+
+def test_without_a_ball_the_momentum_stays() -> None:
+    aux = md.RMD([nn.Parameter(torch.ones(1))], 0.1, 1.0, 2, momentum=0.9).aux
+    assert aux.momentum is not None
+    aux.momentum.fill_(5.0)
+    for momentum, dense in ((0.9, False), (0.0, True)):
+        aux.values.zero_()
+        aux.descend(torch.arange(2), torch.ones(2), 0.1, momentum, dense=dense)
+        torch.testing.assert_close(aux.values, torch.full((2,), -0.1))
+        assert aux.momentum.tolist() == [5, 5]

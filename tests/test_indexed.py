@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -57,3 +58,48 @@ def test_streams_are_refused() -> None:
 def test_a_whole_batch_at_once_is_refused_with_the_way_to_do_it() -> None:
     with pytest.raises(TypeError, match="the number of one sample, got list; give a DataLoader a batch_sampler"):
         md.Indexed(Items([1, 2, 3]))[[0, 1]]  # type: ignore[index]
+
+
+class Endless(Dataset[int]):
+    """Has a length, but an item for every number."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        return 10 * index
+
+
+def test_an_index_may_count_from_the_end_and_not_beyond() -> None:
+    data = md.Indexed(Endless())
+    assert [data[k] for k in (-2, -1, 0, 1)] == [(0, 0), (10, 1), (0, 0), (10, 1)]
+    for beyond in (2, -3):
+        with pytest.raises(IndexError, match="out of range for 2 samples"):
+            data[beyond]
+
+
+def test_a_whole_batch_of_the_datasets_own() -> None:
+    class Whole(Endless):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return [10 * k for k in indices[:short]]
+
+    short: int | None = None
+    assert md.Indexed(Whole()).__getitems__([-1, 0]) == [(10, 1), (0, 0)]
+    short = 1
+    with pytest.raises(ValueError, match="longer"):
+        md.Indexed(Whole()).__getitems__([0, 1])
+
+
+def test_a_stream_that_looks_like_a_list_is_refused() -> None:
+    class Stream(IterableDataset[int]):
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(2))
+
+    with pytest.raises(TypeError, match="Indexed needs a dataset with a length"):
+        md.Indexed(Stream())

@@ -104,3 +104,18 @@ def test_bad_labels() -> None:
         corrupt(torch.tensor([0.5]), 3, Noise())
     with pytest.raises(ValueError, match="at least two classes"):
         corrupt(torch.tensor([0]), 1, Noise("symmetric", 0.5))
+
+
+def test_a_label_beyond_the_classes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="2"):
+        corrupt(torch.tensor([0, 2]), 2, Noise())
+    path = tmp_path / "labels.txt"
+    for word in ("2", "²"):
+        path.write_text(f"0\n{word}\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=f"label 2: '{word}' is not a class"):
+            corrupt(torch.tensor([0, 1]), 2, Noise("file", path=str(path)))
+
+
+def test_one_class_has_no_other() -> None:
+    with pytest.raises(ValueError, match="class"):
+        corrupt(torch.zeros(3, dtype=torch.int64), 1, Noise("instance", 0.5), torch.randn(3, 2))

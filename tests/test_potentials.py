@@ -425,3 +425,13 @@ def test_a_slope_that_does_not_grow_for_ever_is_told(name: str) -> None:
         for grows in (lambda w: w.abs() ** 1.1, lambda w: w.cosh()):
             md.Convex(grows)
         md.Convex(lambda w: w * w.log(), domain=(0.0, math.inf))
+
+
+@pytest.mark.parametrize("q", [1.5, 2.0, 3.0])
+def test_a_squared_norm_goes_to_0_and_no_further(q: float) -> None:
+    psi, w = md.SquaredNorm(q), torch.tensor([1.0])
+    assert psi.step(w, -psi.gradient(w)).tolist() == [0]
+
+
+def test_a_sum_is_as_uniform_as_all_of_its_parts() -> None:
+    assert not (md.Quadratic(torch.tensor([1.0, 2.0])) + md.QNorm(3)).uniform

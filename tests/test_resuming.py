@@ -335,3 +335,12 @@ def test_checkpoints_are_rarer_where_they_take_long(tmp_path: Path, monkeypatch:
         assert not under_way.checkpoint.due()
         takes(0.6)
         assert under_way.checkpoint.due()
+
+
+def test_a_damaged_record_is_told_unless_it_may_be_skipped(tmp_path: Path) -> None:
+    for seed in range(3):
+        trained(tmp_path, Run(epochs=1, seed=seed))
+    assert [record.run.seed for record in read_all(tmp_path)] == [0, 1, 2]
+    next(tmp_path.glob("*/run.json")).write_text("{")
+    with pytest.raises(DamagedError):
+        read_all(tmp_path)

@@ -17,6 +17,7 @@ from reference import linear_losses, rmd_step
 from torch import Tensor, nn
 
 import mirrordescent as md
+from mirrordescent.rules import PENALTIES, batch_rule
 
 N, P = 40, 60
 SLOPES: dict[str, Callable[[Any], Any]] = {
@@ -591,3 +592,77 @@ def test_a_step_that_breaks_off_takes_no_batch_twice(monkeypatch: pytest.MonkeyP
         optimizer.step()
     assert torch.equal(one, moved)
     assert not optimizer.aux.values.any()
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_a_penalty_has_no_favourite_side(name: str) -> None:
+    r = torch.linspace(-5, 5, 41)
+    torch.testing.assert_close(PENALTIES[name](-r), -PENALTIES[name](r))
+
+
+@pytest.mark.parametrize("penalty", [lambda r: r + 1, lambda r: torch.cat([r, r])], ids=["not 0 at 0", "shape"])
+def test_what_is_no_slope_is_refused(penalty: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(ValueError, match="penalty"):
+        md.RMD([nn.Parameter(torch.ones(1))], 0.1, 1.0, 1, penalty=penalty)
+
+
+def test_a_batch_is_what_its_good_samples_are() -> None:
+    losses, z, bad = torch.rand(5), torch.rand(5), torch.tensor([False, True, False, False, True])
+    for some, good in zip(batch_rule(losses, z, 1e-7, bad), batch_rule(losses[~bad], z[~bad], 1e-7), strict=True):
+        torch.testing.assert_close(some[:3], good)
+    assert all(bool(found.isfinite().all()) for found in batch_rule(losses, z, 1e-7, torch.ones(5).bool()))
+
+
+def test_a_root_that_is_infinite_leaves_z_alone() -> None:
+    w = nn.Parameter(torch.ones(2))
+    optimizer = md.RMD([w], 0.1, 1.0, 2)
+    root = w * torch.tensor([1.0, -math.inf])
+    optimizer.loss(root.square() / 2, torch.arange(2), root=root).backward()
+    optimizer.step()
+    assert optimizer.aux.values.tolist()[1] == 0
+
+
+@pytest.mark.parametrize("values", [[1.0, -1.0, 1.0], [-1.0, -3.0, 2.0]])
+def test_one_negative_loss_is_refused_by_its_value(values: list[float]) -> None:
+    w = nn.Parameter(torch.ones(3))
+    with pytest.raises(ValueError, match=f"losses must be >= 0, got {min(values):g};"):
+        md.RMD([w], 0.1, 1.0, 3).loss(w * torch.tensor(values), torch.arange(3))
+
+
+def test_a_step_that_is_refused_has_moved_nothing() -> None:
+    w = nn.Parameter(torch.ones(3))
+    optimizer = md.RMD([w], 0.1, 1.0, 3)
+    optimizer.loss(w.square(), torch.arange(3)).backward()
+    optimizer.param_groups[0]["lr"] = 2.5
+    with pytest.raises(ValueError, match="z diverges"):
+        optimizer.step()
+    assert w.tolist() == [1, 1, 1]
+    assert not optimizer.aux.values.any()
+
+
+def test_half_precision_losses_are_taken_in_float32() -> None:
+    found = []
+    for cast in (False, True):
+        w = nn.Parameter(torch.ones(4))
+        optimizer = md.RMD([w], 0.1, 1.0, 4, eps=1e-3)
+        losses = (w * torch.tensor([0.1, 0.3, 0.5, 0.7])).bfloat16()
+        value = optimizer.loss(losses.float() if cast else losses, torch.arange(4))
+        value.backward()
+        optimizer.step()
+        found.append((value.detach(), optimizer.aux.values))
+    (value, z), (exact, exact_z) = found
+    assert value.dtype == torch.float32
+    assert torch.equal(value, exact)
+    assert torch.equal(z, exact_z)
+
+
+def test_momentum_that_adds_up_to_2_warns() -> None:
+    with pytest.warns(UserWarning, match="2 or more"):
+        md.RMD([nn.Parameter(torch.ones(1))], 1.0, 1.0, 2, momentum=0.5)
+
+
+def test_eps_is_finite_and_z_is_wide_beside_wide_weights() -> None:
+    with pytest.raises(ValueError, match="eps must be a finite number"):
+        md.RMD([nn.Parameter(torch.ones(1))], 0.1, 1.0, 1, eps=math.inf)
+    wide = nn.Parameter(torch.ones(1, dtype=torch.complex128))
+    assert md.RMD([wide], 0.1, 1.0, 1).aux.values.dtype == torch.float64

@@ -154,3 +154,19 @@ def test_early_learning_forgets_a_bad_batch(bad: float) -> None:
     one(torch.full((2, 3), bad), torch.tensor([0, 1]), torch.arange(2))
     assert torch.equal(one.averages, other.averages)
     assert torch.equal(one(*batch), other(*batch))
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    logits, labels = torch.randn(8, 5).bfloat16(), torch.randint(5, (8,))
+    exact = md.generalized_cross_entropy(logits.float(), labels)
+    assert torch.equal(md.generalized_cross_entropy(logits, labels), exact)
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_what_early_learning_remembers_are_probabilities(scale: float) -> None:
+    """However sure the network is: none is 0, and they sum to 1 but for the memory of the start."""
+    loss = md.EarlyLearning(8, 5, memory=0.6)
+    for visit in range(1, 5):
+        loss(scale * torch.randn(8, 5), torch.zeros(8, dtype=torch.int64), torch.arange(8))
+        torch.testing.assert_close(loss.averages.sum(1), torch.full((8,), 1 - 0.6**visit))
+        assert float(loss.averages.min()) > 0

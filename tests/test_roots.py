@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
-from mirrordescent.roots import solve_increasing
+from mirrordescent.roots import origin, solve_increasing
 
 
 def kinked(x: Tensor) -> Tensor:
@@ -82,3 +83,11 @@ def test_a_small_step_takes_few_evaluations(k: int) -> None:
     delta = 1e-3 * FUNCTIONS[k](start) * torch.randn(300, generator=generator, dtype=torch.float64)
     solve_increasing(counted, start, delta)
     assert evaluations <= 14
+
+
+ENDS = [(1.0, 3.0), (-3.0, -1.0), (-math.inf, -2.0), (2.0, math.inf), (0.0, 1.0), (-1.0, 0.0), (-math.inf, math.inf)]
+
+
+@pytest.mark.parametrize(("low", "high"), ENDS)
+def test_the_search_begins_inside(low: float, high: float) -> None:
+    assert low < origin((low, high)) < high

@@ -124,3 +124,27 @@ def test_what_does_not_fit_is_named(settings: dict[str, Any], message: str) -> N
 
 def test_streams_differ() -> None:
     assert len({derived(seed, name, epoch) for seed in range(5) for name in "ab" for epoch in range(5)}) == 50
+
+
+BEYOND: dict[str, Any] = {"momentum": 1.0, "lr": 0.0, "every": 0, "batch_size": 0, "patience": 0, "epochs": math.inf}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_the_ends_of_what_is_allowed(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Run(**{name: BEYOND[name]})
+
+
+def test_more_ends_of_what_is_allowed() -> None:
+    for settings in ({"decay": math.inf}, {"mixup": math.inf}):
+        with pytest.raises(ValueError, match=next(iter(settings))):
+            Run(algorithm="sgd", **settings)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="lam"):
+        Run(lam=10**400)
+    assert Run(corruption=1.0).corruption == 1
+    assert Run().lam == 2
+    assert "mixup" in Run(algorithm="sgd", mixup=0.2).title
+
+
+def test_derived_seeds_do_not_meet() -> None:
+    assert len({derived(0, "order", k) for k in range(2000)}) == 2000

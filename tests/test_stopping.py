@@ -56,3 +56,18 @@ def test_interpolation() -> None:
 def test_bad_settings(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         md.StopOnPlateau(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("value", "relative"), [(0.0, 1e-4), (1.0, 0.0)])
+def test_what_stays_is_no_improvement(value: float, relative: float) -> None:
+    assert epochs_until_stop(md.StopOnPlateau(relative, patience=3), [value] * 10) == 3
+
+
+def test_the_defaults_are_the_papers() -> None:
+    stop = md.StopOnPlateau()
+    assert (stop.relative, stop.patience) == (1e-4, 500)
+
+
+def test_a_patience_without_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="patience must be a whole number >= 1, got inf"):
+        md.StopOnPlateau(patience=math.inf)  # type: ignore[arg-type]

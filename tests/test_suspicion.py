@@ -324,3 +324,17 @@ def test_a_share_is_counted_on_samples_of_every_kind(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(suspicion, "MANY", 4000)
     found = share_wrong(p[order], labels[order])
     assert found == pytest.approx(float((labels != true).double().mean()), abs=0.05)
+
+
+def test_an_exact_tie_counts_for_the_other_class() -> None:
+    p = torch.full((2, 2), 0.5, dtype=torch.float64)
+    assert suspicion.confident(p, torch.tensor([0, 1]))[0, 1] == 1
+
+
+def test_more_samples_than_a_quantile_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every so manieth is enough to begin with, and the fit is about the same."""
+    z = torch.cat([torch.randn(4000), 6 + torch.randn(1000)]).double()
+    y = torch.zeros(5000, dtype=torch.int64)
+    exact = suspicion.mixture_log_odds(z, y)
+    monkeypatch.setattr(suspicion, "MANY", 700)
+    assert float((suspicion.mixture_log_odds(z, y).sigmoid() - exact.sigmoid()).abs().mean()) < 0.01

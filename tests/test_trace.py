@@ -98,3 +98,11 @@ def test_what_is_no_batch_is_refused_and_changes_nothing(
     with pytest.raises(ValueError, match=told):
         kept(logits, labels, index)
     assert all(torch.equal(held, before[name]) for name, held in kept.state_dict().items())
+
+
+@pytest.mark.parametrize(("index", "error"), [(0.0, TypeError), (3, IndexError), (-1, IndexError)])
+def test_an_index_that_is_none_changes_nothing(index: float, error: type[Exception]) -> None:
+    trace = md.Trace(3, 2)
+    with pytest.raises(error):
+        trace(torch.zeros(1, 2), torch.tensor([0]), torch.tensor([index]))
+    assert not trace.visits.any()

@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from training import ALGORITHMS, CPU, small, trained
 
 import mirrordescent as md
-from mirrordescent.lab import loop
-from mirrordescent.lab.evaluation import COLUMNS, auroc, beyond_chance
+from mirrordescent.lab import loop, records
+from mirrordescent.lab.evaluation import COLUMNS, auroc, beyond_chance, histogram, predict, regularizer
+from mirrordescent.lab.files import write_text
 from mirrordescent.lab.job import Job, given_labels, network, step_notes
 from mirrordescent.lab.loop import Keeping, Progress, rule_for
 from mirrordescent.lab.models import build
@@ -328,3 +329,66 @@ def test_a_place_leaves_no_trace() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="finds no GPU"):
             Place("cuda")
+
+
+def test_to_evaluate_is_to_look_only() -> None:
+    """Batch norm stays as it is, and a sample's outputs do not depend on what is beside it."""
+    data = small(images=True)
+    job = Job(settled(Run(model="deep-cnn", augment="none", batch_size=16), data), data, CPU)
+    job.begin(1)
+    job.step()
+    before = {name: held.clone() for name, held in job.model.state_dict().items()}
+    _, whole = predict(job, job.inputs, job.targets)
+    _, part = predict(job, job.inputs[:7], job.targets[:7])
+    torch.testing.assert_close(whole[:7], part)
+    assert all(torch.equal(held, before[name]) for name, held in job.model.state_dict().items())
+
+
+def test_the_divergence_is_from_the_start() -> None:
+    """Not to it, which is another number for any potential but ℓ2."""
+    data = small()
+    job = Job(settled(Run(algorithm="smd", potential="q=3", lr=0.01, batch_size=16), data), data, CPU)
+    job.begin(1)
+    for _ in range(job.steps):
+        job.step()
+    psi = md.potential("q=3")
+    parts = zip(job.model.parameters(), job.start, strict=True)
+    exact = sum(float(psi.divergence(w.detach(), start)) for w, start in parts)
+    assert regularizer(job)[1] == pytest.approx(exact, rel=1e-6)
+
+
+SETTLES = Run(lam=1, epochs=60, batch_size=8, corruption=0.6, patience=2, lr=1.0)
+
+
+def test_rmd_ends_where_its_residual_says(tmp_path: Path) -> None:
+    record, stop = trained(tmp_path, SETTLES), md.StopOnPlateau(patience=2)
+    assert record.reason == "plateau"
+    told = [stop(float(row["residual"] or 0)) for row in record.rows]
+    assert told == [False] * (len(told) - 1) + [True]
+
+
+def test_a_run_in_pieces_ends_where_a_whole_one_does(tmp_path: Path) -> None:
+    whole, piece = trained(tmp_path / "whole", SETTLES), None
+    while piece is None or piece.status != "done":
+        asked = itertools.count()
+        piece = trained(tmp_path / "pieces", SETTLES, stop=lambda asked=asked: next(asked) > 9)
+    assert (piece.reason, piece.rows) == (whole.reason, whole.rows)
+
+
+def test_what_the_record_says_the_checkpoint_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint is written first, then the rows, then the record that counts them."""
+    order: list[str] = []
+
+    def noted(path: Path, text: str) -> None:
+        order.append(path.name)
+        write_text(path, text)
+
+    monkeypatch.setattr(loop, "save_checkpoint", lambda *_: order.append("checkpoint.pt"))
+    monkeypatch.setattr(records, "write_text", noted)
+    trained(tmp_path, Run(epochs=1))
+    assert order[-3:] == ["checkpoint.pt", "metrics.jsonl", "run.json"]
+
+
+def test_a_histogram_of_all_there_is_is_json() -> None:
+    ends = torch.tensor([-3e38, 3e38])
+    json.dumps(histogram(ends, ends), allow_nan=False)

@@ -389,3 +389,66 @@ def test_a_copy_forgets_a_batch_whose_gradient_it_does_not_have() -> None:
     forward(other, twin, SECOND).backward()
     twin.step()
     assert_same(state(other, twin), expected(SECOND))
+
+
+def one_weight(n: int = 4) -> tuple[nn.Parameter, md.RMD]:
+    w = nn.Parameter(torch.ones(n))
+    return w, md.RMD([w], lr=0.1, lam=1.0, num_samples=n)
+
+
+def test_zero_grad_forgets_the_batch() -> None:
+    w, optimizer = one_weight()
+    optimizer.loss(w.square(), torch.arange(4)).backward()
+    optimizer.zero_grad()
+    w.grad = torch.ones(4)
+    with pytest.raises(RuntimeError, match="gradients but no batch"):
+        optimizer.step()
+
+
+def test_clipping_gradients_that_are_0_changes_nothing() -> None:
+    """That they are 0 is no sign that they were thrown away."""
+    found = []
+    for clip in (False, True):
+        w, optimizer = one_weight()
+        optimizer.loss(w * 0 + 1, torch.arange(4)).backward()
+        if clip:
+            optimizer.clip_grad_norm_(1.0)
+        optimizer.step()
+        found.append(optimizer.aux.values)
+    assert torch.equal(*found)
+    assert bool(found[0].all())
+
+
+def test_an_embedding_whose_gradient_was_set_to_0_has_lost_its_batch() -> None:
+    table = nn.Embedding(5, 2)
+    optimizer = md.RMD(table.parameters(), lr=0.1, lam=1.0, num_samples=4)
+    for samples in ([0, 1], [2, 3]):
+        table.zero_grad(set_to_none=False)  # the first row is 0 before and after
+        optimizer.loss(table(torch.tensor([3, 4])).square().sum(1), torch.tensor(samples)).backward()
+    optimizer.step()
+    assert optimizer.aux.values.bool().tolist() == [False, False, True, True]
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_micro_batches_that_keep_their_graph_all_count() -> None:
+    w, optimizer = one_weight()
+    for i in range(4):
+        (optimizer.loss(w.square().sum().reshape(1), torch.tensor([i])) / 4).backward(create_graph=True)
+    optimizer.step()
+    assert bool(optimizer.aux.values.all())
+
+
+def test_gradients_that_are_put_there_by_hand_count() -> None:
+    w, optimizer = one_weight()
+    (w.grad,) = torch.autograd.grad(optimizer.loss(w.square(), torch.arange(4)), [w])
+    optimizer.step()
+    assert bool(optimizer.aux.values.all())
+
+
+def test_parameters_without_elements_or_without_a_gradient_any_more() -> None:
+    empty, gone, w = nn.Parameter(torch.ones(0, 3)), nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = md.RMD([empty, w, gone], lr=0.1, lam=1.0, num_samples=2)
+    optimizer.loss(w.square() + gone + empty.sum(), torch.arange(2)).backward()
+    gone.grad = None
+    optimizer.step()
+    assert bool(optimizer.aux.values.all())

@@ -68,3 +68,15 @@ def test_mixtures_are_the_same_whichever_of_a_pair_comes_first() -> None:
     x, share = torch.randn(6, 3), torch.tensor(0.3)
     torch.testing.assert_close(mixed(x, share), mixed(x, 1 - share).flip(0))
     assert torch.equal(mixed(x, torch.tensor(1.0)), x)
+
+
+def test_half_of_the_visits_are_flipped_and_places_are_independent() -> None:
+    drawn = visits(10_000, 100, 0, 1, "crop-flip")
+    assert abs(float(drawn.flip.double().mean()) - 0.5) < 5 * 0.5 / 100
+    places = torch.stack([drawn.top.flatten(), drawn.left.flatten()]).double()
+    assert abs(float(torch.corrcoef(places)[0, 1])) < 0.05
+
+
+def test_without_augmentation_a_crop_is_the_picture() -> None:
+    x, drawn = torch.rand(4, 1, 5, 5), visits(4, 4, 0, 1)
+    assert torch.equal(cropped(padded(x), *(table[0] for table in drawn.tables[:4])), x[drawn.index[0]])

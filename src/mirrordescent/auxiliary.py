@@ -101,13 +101,10 @@ class Auxiliary:
             index = torch.arange(len(losses), device="cpu")
         index = torch.as_tensor(index, device="cpu")  # this call may wait for the device
         index = checked_index(index, losses, len(self))
-        if bool((losses < -(self._store.get("eps") or machine_epsilon(losses))).any()):
+        eps = machine_epsilon(losses) if self._store.get("eps") is None else self._store["eps"]
+        if bool((losses < -eps).any()):
             raise ValueError(f"losses must be >= 0, got {losses.min().item():.4g}")
-        if root is None:
-            eps = self._store.get("eps")
-            s = root_loss(working(losses.detach()), machine_epsilon(losses) if eps is None else eps)
-        else:
-            s = working(root.detach())
+        s = root_loss(working(losses.detach()), eps) if root is None else working(root.detach())
         return (self.values[index.to(self.values.device)] - s.to(self.values.device)).abs().sum()
 
     def descend(

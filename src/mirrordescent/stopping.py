@@ -19,7 +19,7 @@ class StopOnPlateau:
     def __init__(self, relative: float = 1e-4, patience: int = 500) -> None:
         if not 0 <= relative < 1:
             raise ValueError(f"relative must be in [0, 1), got {relative}")
-        if not patience >= 1 or patience != int(patience):
+        if not 1 <= patience < math.inf or patience != int(patience):
             raise ValueError(f"patience must be a whole number >= 1, got {patience}")
         self.relative, self.patience = float(relative), int(patience)
         self.best, self.waited = math.inf, 0

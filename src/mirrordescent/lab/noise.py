@@ -114,7 +114,7 @@ def _from_file(path: str, n: int, classes: int) -> Tensor:
         raise ValueError(f"{path} holds {len(lines)} labels, but there are {n} samples")
     labels = []
     for row, text in enumerate(lines, start=1):
-        if not text.isdigit() or int(text) >= classes:
+        if not text.isdecimal() or int(text) >= classes:
             raise ValueError(f"{path}, label {row}: {text!r} is not a class in [0, {classes})")
         labels.append(int(text))
     return torch.tensor(labels, dtype=torch.int64)

@@ -179,7 +179,7 @@ def parsed(name: str, value: Any, kind: Any) -> Any:
                 raise ValueError
             return number
         return wanted(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         what = {int: "a whole number", float: "a number", str: "text"}[wanted]
         raise ValueError(f"{name} must be {what}, got {value!r}") from None
 
