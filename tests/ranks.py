@@ -100,6 +100,44 @@ def told(rank: int, *, alone: bool) -> str:
     return ""
 
 
+def of_its_own(rank: int, world: int) -> dict[str, Tensor]:
+    """Each rank trains a model of its own, in a group of itself alone, and rank 0 one more step than the others."""
+    group = [distributed.new_group([member]) for member in range(world)][rank]
+    _, _, model = problem()
+    optimizer = md.RMD(model.parameters(), 0.1, 2.0, SAMPLES, process_group=group)
+    for index in batches(LOCAL)[rank:]:
+        optimizer.zero_grad()
+        loss(optimizer, model, index).backward()
+        optimizer.step()
+    return {"w": model.weight.detach(), "z": optimizer.aux.values}
+
+
+def with_an_empty_rank(rank: int, convention: str) -> dict[str, Tensor]:
+    """Rank 1 has samples at every other step only; else it gives gradients of 0, as DDP wants them."""
+    _, _, model = problem()
+    parallel = DistributedDataParallel(model)
+    optimizer = md.RMD(model.parameters(), 0.1, 2.0, SAMPLES, lam_convention=convention)
+    for k, index in enumerate(batches(2 * LOCAL)):
+        optimizer.zero_grad()
+        part = index.split(LOCAL)[rank]
+        if rank == 1 and k % 2 == 0:
+            (parallel(torch.ones(1, FEATURES, dtype=torch.float64)).sum() * 0).backward()
+        else:
+            loss(optimizer, parallel, part).backward()
+        optimizer.step()
+    return {"w": model.weight.detach(), "z": optimizer.aux.values}
+
+
+def after_odd_gradients(rank: int, factor: float) -> Tensor:
+    """z after a first step whose gradients are 0, or not finite, on all ranks."""
+    _, _, model = problem()
+    parallel, optimizer = DistributedDataParallel(model), md.RMD(model.parameters(), 0.1, 2.0, SAMPLES)
+    index = torch.arange(LOCAL) + LOCAL * rank
+    optimizer.loss(parallel(problem()[0][index])[:, 0] * factor + 1, index).backward()
+    optimizer.step()
+    return optimizer.aux.values
+
+
 def smd(rank: int) -> bool:
     """Whether ranks of their own may train with λ = ∞: z does not move, so there is nothing to share."""
     _, _, model = problem()
@@ -115,6 +153,9 @@ def main(rank: int, world: int, folder: Path) -> None:
     found["uneven"] = uneven(rank)
     found["told"] = [told(rank, alone=True), told(rank, alone=False)]
     found["smd"] = smd(rank)
+    found["own"] = of_its_own(rank, world)
+    found["empty"] = {convention: with_an_empty_rank(rank, convention) for convention in ("paper", "objective")}
+    found["zero"], found["nan"] = after_odd_gradients(rank, 0.0), after_odd_gradients(rank, float("nan"))
     torch.save(found, folder / f"{rank}.pt")
     distributed.destroy_process_group()
 

@@ -414,16 +414,25 @@ FLAT = {
 }
 
 
+def only_for_small(w: Tensor) -> Tensor:
+    if bool((w.abs() > 100).any()):
+        raise ArithmeticError("a weight is too large")
+    return w.square() / 2
+
+
 @pytest.mark.parametrize("name", FLAT)
 def test_a_slope_that_does_not_grow_for_ever_is_told(name: str) -> None:
     with pytest.warns(UserWarning, match="does not go beyond -?1: a step that asks for more"):
         psi = md.Convex(FLAT[name])
+    with pytest.warns(UserWarning, match="does not go beyond -1e-06"):
+        md.Convex(lambda w: -w.log(), domain=(0.0, math.inf))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         md.Convex(FLAT[name], domain=(-3.0, 3.0))
         assert md.potential(psi + 0.01 * md.L2()).inverse(torch.tensor([4.0])).item() > 100
-        for grows in (lambda w: w.abs() ** 1.1, lambda w: w.cosh()):
+        for grows in (lambda w: w.abs() ** 1.1, lambda w: w.cosh(), lambda w: 100 * w + (1 + w * w) ** 0.505):
             md.Convex(grows)
+        md.Convex(only_for_small)
         md.Convex(lambda w: w * w.log(), domain=(0.0, math.inf))
 
 

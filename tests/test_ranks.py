@@ -27,9 +27,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     words = [[sys.executable, ranks.__file__, str(rank), str(WORLD), str(folder)] for rank in range(WORLD)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [subprocess.Popen(word, env=environment, stderr=subprocess.PIPE, text=True) for word in words]
-    for process in processes:
-        _, said = process.communicate(timeout=120)
-        assert process.returncode == 0, said
+    try:
+        for process in processes:
+            _, said = process.communicate(timeout=120)
+            assert process.returncode == 0, said
+    finally:
+        for process in processes:
+            process.kill()
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
 
 
@@ -65,6 +69,45 @@ def test_uneven_ranks_stay_on_the_way_to_the_minimiser(found: list[dict[str, Any
         moved = rank["uneven"]["w"] - model.weight.detach()
         torch.testing.assert_close(moved[0], -0.5 * x.T @ rank["uneven"]["z"], rtol=1e-12, atol=1e-12)
         assert float(moved.norm()) > 0.1
+
+
+def test_a_rank_may_train_a_model_of_its_own(found: list[dict[str, Any]]) -> None:
+    for rank, of_rank in enumerate(found):
+        _, _, model = problem()
+        optimizer = optimizer_of({}, model)
+        for index in batches(LOCAL)[rank:]:
+            optimizer.zero_grad()
+            loss(optimizer, model, index).backward()
+            optimizer.step()
+        assert torch.equal(of_rank["own"]["w"], model.weight)
+        assert torch.equal(of_rank["own"]["z"], optimizer.aux.values)
+
+
+@pytest.mark.parametrize("convention", ["paper", "objective"])
+def test_a_rank_without_samples_gives_none(found: list[dict[str, Any]], convention: str) -> None:
+    """Gradients of 0 are averaged with the others', which weigh half then; z's steps under "paper" do not."""
+    _, _, model = problem()
+    optimizer = optimizer_of({"lam_convention": convention}, model)
+    for k, index in enumerate(batches(2 * LOCAL)):
+        optimizer.zero_grad()
+        if k % 2:
+            loss(optimizer, model, index).backward()
+            optimizer.step()
+            continue
+        (loss(optimizer, model, index[:LOCAL]) / 2).backward()
+        before = optimizer.aux.values.clone()
+        optimizer.step()
+        if convention == "objective":
+            optimizer.aux.values.copy_((before + optimizer.aux.values) / 2)
+    for rank in found:
+        torch.testing.assert_close(rank["empty"][convention]["w"], model.weight.detach(), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(rank["empty"][convention]["z"], optimizer.aux.values, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_of_0_count_and_what_is_not_finite_moves_no_z(found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        assert rank["zero"].count_nonzero() == WORLD * LOCAL
+        assert not rank["nan"].any()
 
 
 def test_ranks_that_do_not_train_together_are_told(found: list[dict[str, Any]]) -> None:

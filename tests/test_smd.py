@@ -545,6 +545,9 @@ def test_another_optimizers_state_is_refused_where_it_does_more() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.1
     optimizer.load_state_dict(torch.optim.SGD([w], lr=0.2).state_dict())
     assert optimizer.param_groups[0]["lr"] == 0.2
+    own = optimizer.state_dict()
+    own["param_groups"][0]["weight_decay"] = 0.5  # of an older version, which took it and did nothing
+    optimizer.load_state_dict(own)
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.float64])

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from mirrordescent.inputs import check_losses, checked_index, working
-from mirrordescent.ranks import summed, world
 from mirrordescent.rules import machine_epsilon, root_loss
 
 STORED = ("z", "z_rejected", "z_momentum")  # the keys of what is kept
@@ -109,7 +108,7 @@ class Auxiliary:
 
     def descend(
         self,
-        index: Tensor,
+        where: Tensor | None,
         slope: Tensor,
         rate: float | Tensor,
         momentum: float,
@@ -119,7 +118,7 @@ class Auxiliary:
     ) -> None:
         """z_i ← z_i − rate·ℓ̂'_i, duplicates adding up; with momentum, the same heavy ball over all of z as over w.
 
-        The slopes of several ranks add up, too: each of them has all of z, and gives its own samples' slopes.
+        where: the samples whose slopes they are; None for all of them.
         dense: whether there is such a ball; else the caller has put momentum into `rate`.
         skip: a 0-d tensor that, where it is true, leaves everything as it is (the device alone knows).
         """
@@ -128,9 +127,6 @@ class Auxiliary:
         m, keep = self.momentum, momentum if skip is None else torch.where(skip, 1.0, momentum)
         if skip is not None:
             slope, rate = torch.where(skip, 0, slope), torch.where(skip, 0.0, rate)
-        where: Tensor | None = index
-        if world() > 1:
-            where, slope = None, summed(torch.zeros_like(self.values).index_add_(0, index, slope))
         if m is None or momentum == 0 or not dense:
             _add(self.values, where, slope, -rate)
         else:

@@ -99,11 +99,15 @@ class Convex(Potential):
         for end, sign in zip(self.domain, (-1, 1), strict=True):
             if end != sign * float("inf"):
                 continue
-            near, far = self._gradient(sign * torch.tensor([1e3, 1e6], dtype=torch.float64, device="cpu")).tolist()
-            if abs(far - near) <= 1e-3 * abs(near):
+            out = origin(self.domain) + sign * torch.tensor([1, 1e3, 1e6], dtype=torch.float64, device="cpu")
+            try:
+                here, near, far = self._gradient(out).tolist()
+            except Exception:  # it may not be for weights as large as that
+                return
+            if abs(far - near) <= 1e-2 * abs(near - here):
                 warnings.warn(
-                    f"the slope of {self.spec} does not go beyond {far:.4g}: a step that asks for more throws a weight "
-                    "far out; add a little of a potential that grows faster, such as 0.01 * md.L2()",
+                    f"the slope of {self.spec} does not go beyond {far:.2g}: a step that asks for more throws a weight "
+                    "far out; add a little of what grows faster to the function, such as 0.005 * w**2",
                     stacklevel=4,
                 )
                 return

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from mirrordescent.ranks import Ranks
 
 
 @dataclass
@@ -80,7 +83,10 @@ class Pending:
         self.batches.append(replace(batch, task=task))
         before = [(weakref.ref(g), g._version) for g in gradients(params)]
         # Only when the whole pass has ended do the parameters have their gradients.
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: self._end_of_pass(task, params, before))
+        later = torch.autograd.Variable._execution_engine.queue_callback
+        end = partial(self._end_of_pass, task, params, before)
+        # With several ranks they are written in a callback of DistributedDataParallel's, which comes before a later one.
+        later(partial(later, end) if Ranks().number > 1 else end)
 
     def _end_of_pass(self, task: int, params: list[Tensor], before: list[tuple[weakref.ref[Tensor], int]]) -> None:
         for batch in self.batches:
@@ -124,15 +130,17 @@ class Pending:
         self.batches.clear()
         self.witness.clear()
 
-    def union(self) -> tuple[Tensor, Tensor]:
-        """index and slope of all of them, one after the other."""
+    def union(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """index and slope of all of them, one after the other; of none where only other ranks have some."""
+        if not self.batches:
+            return torch.zeros(0, dtype=torch.int64, device=z.device), z.new_zeros(0)
         if len(self.batches) == 1:
             return self.batches[0].index, self.batches[0].slope
         return torch.cat([b.index for b in self.batches]), torch.cat([b.slope for b in self.batches])
 
     def count(self) -> Tensor | int:
         """|B|, the number of samples whose gradients are there."""
-        sizes = [batch.alive * len(batch.index) for batch in self.batches]
+        sizes = [batch.alive * len(batch.index) for batch in self.batches] or [1]  # nothing is divided by it then
         return sum(sizes[1:], start=sizes[0])
 
 

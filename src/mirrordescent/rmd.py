@@ -22,7 +22,7 @@ from mirrordescent.inputs import check_losses, checked_index, number, one_of, wo
 from mirrordescent.paths import apply
 from mirrordescent.pending import Batch, Pending, gradients
 from mirrordescent.potentials import Potential
-from mirrordescent.ranks import differing, world
+from mirrordescent.ranks import Ranks
 from mirrordescent.rules import PENALTIES, Slope, batch_rule, check_penalty, finite, machine_epsilon, sample_rule
 from mirrordescent.smd import SMD
 from mirrordescent.stability import Stability
@@ -32,6 +32,11 @@ CONVENTIONS = ("paper", "objective")
 MOMENTUM_RULES = ("dense", "scaled")
 # What one optimizer has once, kept in its first parameter group beside z.
 SETTINGS = ("lam", "num_samples", "reduction", "penalty", "lam_convention", "momentum_rule", "eps")
+
+NO_BATCH = (
+    "step() found gradients but no batch: RMD takes its gradients from optimizer.loss(losses, index).backward(), once "
+    "for every step"
+)
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -73,8 +78,9 @@ class RMD(SMD):
     eps: ε in s = √(2 (L + ε)); by default the machine epsilon of the losses' type.
     momentum_rule: "dense", z follows the same heavy ball as w and the objective stays (one more number per sample), or
         "scaled", z's step is divided by 1 − μ, which is right while lr is constant.
+    process_group: the ranks that train the model together (DistributedDataParallel), the default group unless given.
+        Each has all of z, and they move it together. A group of one rank alone is for a model of its own.
 
-    Ranks that train one model together (DistributedDataParallel) each have all of z, and move it together.
     Raises ValueError or TypeError where a setting makes no sense; every message says which and what to do.
 
     >>> import torch, mirrordescent as md
@@ -111,6 +117,7 @@ class RMD(SMD):
         eps: float | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
+        process_group: Any = None,
     ) -> None:
         if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__"):
             raise TypeError(f"num_samples must be an integer, got {type(num_samples).__name__}")
@@ -127,7 +134,7 @@ class RMD(SMD):
             check_penalty(penalty)
         elif penalty == "custom":  # which checkpoints call a function
             raise ValueError("penalty must be the function itself, which returns the slope, got 'custom'")
-        self._pending, self._stability = Pending(), Stability()
+        self._pending, self._stability, self._ranks = Pending(), Stability(), Ranks(process_group)
         self._penalty: Slope | None = penalty if callable(penalty) else None
         self._settings: dict[str, Any] = {
             "lam": lam,
@@ -147,7 +154,7 @@ class RMD(SMD):
         first.update(self._settings, largest_batch=0)
         first.update(Auxiliary.new_store(num_samples, dtype, everything[0].device))
         self._make_ball()
-        if float(first["lr"]) == 0 and any(float(group["lr"]) > 0 for group in self.param_groups):
+        if float(first["lr"]) == 0 and lam != math.inf and any(float(group["lr"]) > 0 for group in self.param_groups):
             warnings.warn("the first parameter group's lr is 0, and z follows it: it will stay 0", stacklevel=2)
         if lam_convention == "paper":
             self._stability.begin(float(first["lr"]) / lam, first["momentum"], momentum_rule)
@@ -314,23 +321,25 @@ class RMD(SMD):
         grads = gradients(self._params())
         if self._pending and grads[0].device.type == "cpu":
             self._pending.drop_what_was_thrown_away(grads)
-        if not self._pending:
+        several = self._ranks.number > 1
+        if not self._pending and not several:
             # All 0: cleared in place, or a distributed checkpoint's way of making an optimizer's state.
             if not any(bool(g.any()) for g in grads):
                 return value
-            raise RuntimeError(
-                "step() found gradients but no batch: RMD takes its gradients from "
-                "optimizer.loss(losses, index).backward(), once for every step"
-            )
-        self._check_ranks(grads)
-        index, slope = self._pending.union()
+            raise RuntimeError(NO_BATCH)
+        if several and self.lam != math.inf:
+            self._check_ranks(grads)
+        index, slope = self._pending.union(self.aux.values)
         rate = self._rate(index)
         try:
+            where = None
+            if rate is not None:  # before w moves: with several ranks it may be what fails
+                where, slope = self._ranks.together(index, self._shared(slope), self.aux.values)
             for work in works:
                 if work.params:
                     apply(work)
             if rate is not None:
-                self._descend(index, slope, rate)
+                self._descend(where, slope, rate)
         finally:  # a potential of the user's may break off in the middle, and no batch is taken twice
             self._pending.clear()
         return value
@@ -349,13 +358,16 @@ class RMD(SMD):
             return lr.detach().reshape(()).to(self.aux.values.device, non_blocking=True) / divisor
         rate = share = float(lr) / divisor
         if group["lam_convention"] == "objective":
-            largest = max(group["largest_batch"], len(index) * world())  # a rare smaller one makes nothing diverge
+            # a rare smaller one makes nothing diverge, and only other ranks may have one
+            largest = max(group["largest_batch"], len(index) * self._ranks.number, 1)
             group["largest_batch"] = largest
             share /= largest
             of.append("batch size")
         name = "lr/lam" if len(of) == 1 else f"lr/({' * '.join(of)})"
         tail = group["momentum"] if group["momentum_rule"] == "dense" else 0.0  # which a scaled step has in it already
-        self._stability.check(share, name, tail, index)
+        # Ranks with batches of another size must not go on alone.
+        alike = self._ranks.number == 1 or group["lam_convention"] == "paper"
+        self._stability.check(share, name, tail, index, refuse=alike)
         return rate
 
     def _make_ball(self) -> None:
@@ -364,15 +376,19 @@ class RMD(SMD):
         if group["momentum"] != 0 and group["momentum_rule"] == "dense":
             self.aux.make_momentum()
 
-    def _descend(self, index: Tensor, slope: Tensor, rate: float | Tensor) -> None:
+    def _shared(self, slope: Tensor) -> Tensor:
+        """c_i, or c_i/|B| in the convention of the objective."""
+        if self.param_groups[0]["lam_convention"] == "paper":
+            return slope
+        # Divided before it enters the momentum, as w's gradients are: their mean over a batch, and that over ranks.
+        return slope / (self._pending.count() * self._ranks.number)
+
+    def _descend(self, where: Tensor | None, slope: Tensor, rate: float | Tensor) -> None:
         """z_i ← z_i − c_i/λ for every batch that went backward; c_i/(λ|B|) in the convention of the objective."""
         group = self.param_groups[0]
-        if group["lam_convention"] == "objective":
-            # Divided before it enters the momentum, as w's gradients are: their mean over a batch, and that over ranks.
-            slope = slope / (self._pending.count() * world())
         found_inf = getattr(self, "found_inf", None)  # a GradScaler's skipped step, known to the device alone
         self.aux.descend(
-            index,
+            where,
             slope,
             rate,
             group["momentum"],
@@ -382,18 +398,28 @@ class RMD(SMD):
 
     def _check_ranks(self, grads: list[Tensor]) -> None:
         """Several ranks have to step by the same gradients, on the same z; asked once, before anything moves."""
-        if world() == 1 or self.lam == math.inf or self._alike or torch.compiler.is_compiling():
+        if self._alike or torch.compiler.is_compiling():
             return
-        if self.aux.values.is_cuda and torch.cuda.is_current_stream_capturing():
+        z, number = self.aux.values, self._ranks.number
+        if z.is_cuda and torch.cuda.is_current_stream_capturing():
             return
-        apart = differing({"gradients": grads, "z": [self.aux.values]})
+        from torch.distributed.tensor import DTensor
+
+        if any(isinstance(w, DTensor) for w in self._params()):
+            raise RuntimeError("sharded parameters are not supported: use torch.nn.parallel.DistributedDataParallel")
+        apart = self._ranks.differing({"gradients": grads, "z": [z]}, z.device)
         if "gradients" in apart:
             raise RuntimeError(
-                f"gradients differ between the {world()} ranks: RMD shares z among them, so they have to train one "
-                "model, in torch.nn.parallel.DistributedDataParallel (sharded parameters are not supported)"
+                f"gradients differ between the {number} ranks: RMD shares z among them, so they have to train one "
+                "model, in torch.nn.parallel.DistributedDataParallel; for a model of each rank's own, give RMD a "
+                "process_group of that rank alone"
             )
         if apart:
             raise RuntimeError("z differs between the ranks: load the optimizer's state on every one of them")
+        if not self._ranks.any(bool(self._pending), z.device):
+            if any(bool(g.any()) for g in grads):
+                raise RuntimeError(NO_BATCH)
+            return  # nothing was trained yet
         self._alike = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -405,12 +431,14 @@ class RMD(SMD):
         return super().state_dict()
 
     def __getstate__(self) -> dict[str, Any]:
-        mine = ("_pending", "_penalty", "_settings", "_stability")
+        mine = ("_pending", "_penalty", "_settings", "_stability", "_ranks")
         return {**super().__getstate__(), **{key: self.__dict__[key] for key in mine}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a state; z is copied in place, so that views and captured graphs of it stay valid."""
         loading = "param_groups" in self.__dict__
+        if not loading:  # a pickle from before there were these
+            state = {"_stability": Stability(), "_ranks": Ranks(), **state}
         group = state["param_groups"][0]
         if loading:
             here = self.param_groups[0]
@@ -433,4 +461,3 @@ class RMD(SMD):
             self.param_groups[0] = here
             self.aux.load_state_dict(loaded)
             self._pending.clear()
-            self._alike = False

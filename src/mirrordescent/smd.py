@@ -155,7 +155,8 @@ class SMD(Optimizer):
         """Take a state, from a pickle, a copy or `load_state_dict`; refuse one that names an unknown potential."""
         for k, group in enumerate(state["param_groups"]):
             if "param_groups" in self.__dict__:  # loading into an optimizer that is there already
-                _check_keys(group)
+                if "potential" not in group:  # what this optimizer itself was once given goes on to do nothing
+                    _check_keys(group)
                 self._adopt_potential(group, self.param_groups[k])
             group.setdefault("momentum", 0.0)
             group.setdefault("maximize", False)
@@ -258,9 +259,9 @@ class SMD(Optimizer):
 def _check_keys(group: Mapping[str, Any], known: Set[str] = frozenset()) -> None:
     """Refuse what other optimizers do and this one would not, and what looks like a word of ours misspelt."""
     for key, value in group.items():
-        if key in NOT_OURS and value:
+        if key in NOT_OURS and isinstance(value, (bool, int, float)) and value:
             raise ValueError(f"{key} = {value} does nothing in mirror descent: it is {NOT_OURS[key]}")
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.85)
+        near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.85)
         if near and key not in known:
             raise ValueError(f"a parameter group has no setting {key!r}; did you mean {near[0]!r}?")
 

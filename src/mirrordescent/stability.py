@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import warnings
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from mirrordescent.inputs import check_rate
+
+INSIDE = tuple(str(Path(str(file)).parent) for file in (torch.__file__, __file__))  # where a person's line is not
 
 
 class Stability:
@@ -18,24 +23,24 @@ class Stability:
 
     def begin(self, rate: float, momentum: float, rule: str) -> None:
         """Look at the settings of a new optimizer; rate: lr/λ. Raises ValueError where z diverges."""
-        in_all = rate / (1 - momentum)  # what one visit moves z by, momentum's tail included
+        in_all = _in_all(rate, momentum)
         check_rate(rate, "lr/lam")
         if rule == "scaled":
             check_rate(in_all, "lr/(lam (1 - momentum))")
-        self._look(rate, "lr/lam", in_all, "lr/(lam (1 - momentum))", stacklevel=5)
+        self._look(rate, "lr/lam", in_all, "lr/(lam (1 - momentum))")
 
-    def check(self, share: float, name: str, momentum: float, index: Tensor) -> None:
-        """Look at a step; share: what one visit moves z by. Raises ValueError where z diverges."""
-        check_rate(share, f"z's step {name}")
-        self._look(share, name, share / (1 - momentum), f"{name}/(1 - momentum)", stacklevel=8)
+    def check(self, share: float, name: str, momentum: float, index: Tensor, *, refuse: bool) -> None:
+        """Look at a step; share: what one visit moves z by. Raises ValueError where z diverges, if it is to refuse."""
+        if refuse:
+            check_rate(share, f"z's step {name}")
+        self._look(share, name, _in_all(share, momentum), f"{name}/(1 - momentum)")
         self._look_for_repeats(index, share, name)
 
-    def _look(self, share: float, name: str, in_all: float, of_all: str, stacklevel: int) -> None:
+    def _look(self, share: float, name: str, in_all: float, of_all: str) -> None:
         if share > 1:
-            self._warn("overshooting", f"{name} = {share:.3g} is above 1: z overshoots at every visit", stacklevel)
+            self._warn("overshooting", f"{name} = {share:.3g} is above 1: z overshoots at every visit")
         elif in_all >= 2:
-            told = f"{of_all} = {in_all:.3g} is 2 or more: z diverges if batches are small"
-            self._warn("momentum", told, stacklevel)
+            self._warn("momentum", f"{of_all} = {in_all:.3g} is 2 or more: z diverges if batches are small")
 
     def _look_for_repeats(self, index: Tensor, share: float, name: str) -> None:
         """A sample that is in a batch k times moves z k times as far; to look for it costs no waiting on a CPU."""
@@ -45,13 +50,26 @@ class Stability:
             return
         most = int(index.unique(return_counts=True)[1].max())
         if share * most >= 2:
-            told = (
+            self._warn(
+                "repeats",
                 f"a sample is {most} times in a batch, and {most} times {name} = {share:.3g} is 2 or more: z diverges "
-                "if that is the rule; take the mean of a sample's losses first"
+                "if that is the rule; take the mean of a sample's losses first",
             )
-            self._warn("repeats", told, stacklevel=8)
 
-    def _warn(self, about: str, told: str, stacklevel: int) -> None:
+    def _warn(self, about: str, told: str) -> None:
         if about not in self._told and not torch.compiler.is_compiling():
             self._told.add(about)
-            warnings.warn(told, stacklevel=stacklevel)
+            warnings.warn(told, stacklevel=_outside())
+
+
+def _in_all(share: float, momentum: float) -> float:
+    """What one visit moves z by, momentum's tail included."""
+    return share / (1 - momentum) if momentum < 1 else math.inf
+
+
+def _outside() -> int:
+    """For a warning of the caller's: how far up the line is that is neither ours nor PyTorch's."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
+        frame, level = frame.f_back, level + 1
+    return level

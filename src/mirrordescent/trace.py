@@ -38,6 +38,12 @@ class Trace(nn.Module):
         self.register_buffer("visits", torch.zeros(num_samples))
         self.register_buffer("lost", torch.zeros((), dtype=torch.int64))
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a pickle, of an older version too."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
+        if "lost" not in self._buffers:
+            self.register_buffer("lost", torch.zeros((), dtype=torch.int64, device=self.visits.device))
+
     @torch.no_grad()
     def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> None:
         """Take note of a batch: logits (batch, classes), the given labels (batch,), which samples they are (batch,)."""
@@ -53,7 +59,8 @@ class Trace(nn.Module):
         self.lost.add_((~seen).sum())
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        state_dict.setdefault(f"{prefix}lost", torch.zeros_like(self.lost))  # not in one from before it was counted
+        if f"{prefix}visits" in state_dict:  # `lost` is not in a state from before it was counted
+            state_dict.setdefault(f"{prefix}lost", torch.zeros_like(self.lost))
         super()._load_from_state_dict(state_dict, prefix, *more)
 
     @property

@@ -21,6 +21,6 @@ def keep_freed_memory() -> bool:
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:  # another C library
+    except (AttributeError, OSError):  # another C library, or none to be asked
         return False
     return any(all(mallopt(which, size) for which in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD)) for size in KEPT)
