@@ -85,7 +85,7 @@ class Pending:
         # Only when the whole pass has ended do the parameters have their gradients.
         later = torch.autograd.Variable._execution_engine.queue_callback
         end = partial(self._end_of_pass, task, params, before)
-        # With several ranks they are written in a callback of DistributedDataParallel's, which comes before a later one.
+        # Of several ranks they are written by a callback of DistributedDataParallel's, before a later one of ours.
         later(partial(later, end) if Ranks().number > 1 else end)
 
     def _end_of_pass(self, task: int, params: list[Tensor], before: list[tuple[weakref.ref[Tensor], int]]) -> None:
