@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -65,10 +65,16 @@ def in_a_process(case: dict[str, Any], *, kept: bool) -> dict[str, float]:
     return found
 
 
+def pair(case: dict[str, Any], *, first: bool) -> tuple[dict[str, float], dict[str, float]]:
+    """Kept and not; first: which of them comes first, kept or not, as the machine may drift."""
+    one, other = in_a_process(case, kept=first), in_a_process(case, kept=not first)
+    return (one, other) if first else (other, one)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of a measurement")
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of a measurement")
+    parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--out", type=Path, help="where to write the record as JSON")
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--kept", action="store_true", help=argparse.SUPPRESS)
@@ -82,12 +88,14 @@ def main() -> None:
     for model, cases in CASES.items():
         for shape, batch in cases:
             case = {"model": model, "shape": shape, "batch": batch, "seconds": arguments.seconds}
-            pairs = [(in_a_process(case, kept=True), in_a_process(case, kept=False)) for _ in range(arguments.pairs)]
-            ratios = {name: median(kept[name] / freed[name] for kept, freed in pairs) for name in RATIOS}
+            pairs = [pair(case, first=bool(k % 2)) for k in range(arguments.pairs)]
+            each = {name: [kept[name] / freed[name] for kept, freed in pairs] for name in RATIOS}
+            ratios = {name: median(values) for name, values in each.items()}
+            quartiles = {name: quantiles(values, n=4)[::2] for name, values in each.items()}
             pages = {"kept": median(kept["pages"] for kept, _ in pairs), "not": median(f["pages"] for _, f in pairs)}
             told = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
             print(f"{model}, {shape}, {batch} in a batch: {told}", flush=True)
-            rows.append({**case, "kept_over_not": ratios, "pages_per_step": pages})
+            rows.append({**case, "kept_over_not": ratios, "quartiles": quartiles, "pages_per_step": pages})
     record("memory", {"pairs": arguments.pairs, "rows": rows}, arguments.out)
 
 
