@@ -70,9 +70,10 @@ def test_a_trace_needs_samples_and_classes(count: int, classes: int) -> None:
 def test_a_state_from_before_losses_were_counted_is_taken() -> None:
     one, other = md.Trace(5, 3), md.Trace(5, 3)
     one(torch.randn(2, 3), torch.tensor([0, 1]), torch.tensor([3, 4]))
-    state = {name: held for name, held in one.state_dict().items() if name != "lost"}
+    state = {name: held for name, held in one.state_dict().items() if name != "tried"}
     other.load_state_dict(state)
     assert torch.equal(one.margins, other.margins)
+    assert (one.lost, other.lost) == (0, 0)
 
 
 LABELS = torch.tensor([0, 1])

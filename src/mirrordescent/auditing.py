@@ -226,7 +226,7 @@ def audit(
 def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: Sequence[str] = ()) -> Audit:
     """The audit from what a run has kept: z, or a trace, or both."""
     y = _checked(labels, z, trace)
-    if trace is not None and int(trace.lost) > LOST * float(trace.visits.sum()):
+    if trace is not None and trace.lost > LOST * float(trace.visits.sum()):
         raise ValueError("the trace was given logits that are not finite: training diverged")
     if trace is not None and not bool(trace.visits.any()):
         raise ValueError("the trace has seen no sample: call it with the outputs of every batch in training")

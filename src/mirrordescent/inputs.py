@@ -76,13 +76,17 @@ def check_losses(losses: Tensor, root: Tensor | None, reduction: str) -> None:
 
 
 def check_outputs(logits: Tensor, labels: Tensor, classes: int) -> None:
-    """Raises ValueError where they are not a batch's logits and classes; values are looked at on the CPU alone."""
+    """Raises ValueError where they have not the shapes and types of a batch's logits and classes."""
     if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(
             f"labels must be the numbers of classes, shape (batch,), got {labels.dtype} of shape {tuple(labels.shape)}"
         )
     if logits.shape != (len(labels), classes):
         raise ValueError(f"logits must have shape {(len(labels), classes)}, got {tuple(logits.shape)}")
+
+
+def check_classes(labels: Tensor, classes: int) -> None:
+    """Raises ValueError where a label is none of the classes; on the CPU alone, where looking costs no waiting."""
     if labels.device.type == "cpu" and labels.numel():
         low, high = (int(end) for end in labels.aminmax())
         if low < 0 or high >= classes:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mirrordescent.inputs import check_outputs, checked_index, working
+from mirrordescent.inputs import check_classes, check_outputs, checked_index, working
 
 SURE = 1 - 1e-4  # p and t stay below: at 1, the logarithms end
 
@@ -59,6 +59,7 @@ class EarlyLearning(nn.Module):
     def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """Losses (batch,) of the samples `index`; their averages move first. logits: (batch, classes)."""
         check_outputs(logits, labels, self.averages.shape[1])
+        check_classes(labels, self.averages.shape[1])
         index = checked_index(index, labels, len(self.averages), "label").to(self.averages.device, non_blocking=True)
         if not self.training:
             return self.at(logits, labels, index)

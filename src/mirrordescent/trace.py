@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mirrordescent.inputs import check_outputs, checked_index, working
+from mirrordescent.inputs import check_classes, check_outputs, checked_index, working
 
 
 class Trace(nn.Module):
@@ -27,7 +27,7 @@ class Trace(nn.Module):
     margin_sums: Tensor  # (num_samples,)
     probability_sums: Tensor  # (num_samples, classes)
     visits: Tensor  # (num_samples,)
-    lost: Tensor  # ()
+    tried: Tensor  # (), of all samples
 
     def __init__(self, num_samples: int, classes: int) -> None:
         super().__init__()
@@ -36,13 +36,13 @@ class Trace(nn.Module):
         self.register_buffer("margin_sums", torch.zeros(num_samples))
         self.register_buffer("probability_sums", torch.zeros(num_samples, classes))
         self.register_buffer("visits", torch.zeros(num_samples))
-        self.register_buffer("lost", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("tried", torch.zeros((), dtype=torch.int64))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a pickle, of an older version too."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
-        if "lost" not in self._buffers:
-            self.register_buffer("lost", torch.zeros((), dtype=torch.int64, device=self.visits.device))
+        if "tried" not in self._buffers:
+            self.register_buffer("tried", self.visits.double().sum().long())
 
     @torch.no_grad()
     def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> None:
@@ -50,18 +50,28 @@ class Trace(nn.Module):
         check_outputs(logits, labels, self.probability_sums.shape[1])
         index = checked_index(index, labels, len(self.visits), "label").to(self.visits.device, non_blocking=True)
         p = working(logits).softmax(-1).to(self.probability_sums.dtype)
-        seen = p[:, 0].isfinite()  # else none of the row is
-        p, own = p.nan_to_num(0.0), labels[:, None]
-        margin = p.gather(1, own)[:, 0] - p.scatter(1, own, -1.0).amax(1)
+        first, own = p[:, 0], labels[:, None]
+        seen = first == first  # one that is not a number means that none of the row is
+        p = p.nan_to_num(0.0)
+        try:
+            margin = p.gather(1, own)[:, 0] - p.scatter(1, own, -1.0).amax(1)
+        except RuntimeError:
+            check_classes(labels, p.shape[1])
+            raise
         self.margin_sums.index_add_(0, index, margin)
         self.probability_sums.index_add_(0, index, p)
         self.visits.index_add_(0, index, seen.to(margin.dtype))
-        self.lost.add_((~seen).sum())
+        self.tried.add_(len(index))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        if f"{prefix}visits" in state_dict:  # `lost` is not in a state from before it was counted
-            state_dict.setdefault(f"{prefix}lost", torch.zeros_like(self.lost))
+        if f"{prefix}visits" in state_dict:  # a state from before visits could be lost
+            state_dict.setdefault(f"{prefix}tried", state_dict[f"{prefix}visits"].double().sum().long())
         super()._load_from_state_dict(state_dict, prefix, *more)
+
+    @property
+    def lost(self) -> int:
+        """How many visits were left out. Waits for the device."""
+        return int(self.tried - self.visits.double().sum().long())
 
     @property
     def margins(self) -> Tensor:

@@ -101,7 +101,7 @@ def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) ->
     if "trace.visits" in kept:
         trace = Trace(*kept["trace.probability_sums"].shape)
         trace.load_state_dict({name.removeprefix("trace."): v for name, v in kept.items() if name.startswith("trace.")})
-    if trace is not None and not bool(trace.visits.any()) and not int(trace.lost):
+    if trace is not None and not bool(trace.visits.any()) and not trace.lost:
         raise RunError(f"{folder} has seen no sample yet; go on with it first")
     return audited(z, trace, torch.as_tensor(labels), class_names)
 
