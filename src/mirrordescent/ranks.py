@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
+NO_BATCH = (
+    "step() found gradients but no batch: RMD takes its gradients from optimizer.loss(losses, index).backward(), once "
+    "for every step"
+)
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # of an element's bytes
 
 
@@ -19,9 +23,10 @@ class Ranks:
 
     def __init__(self, group: Any = None) -> None:
         self.group = group
+        self._alike = False  # found to hold the same
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
-        return self
+        return Ranks(self.group)
 
     def __reduce__(self) -> tuple[type[Ranks], tuple[()]]:
         return Ranks, ()
@@ -41,19 +46,35 @@ class Ranks:
         distributed.all_reduce(everywhere, group=self.group)
         return None, everywhere
 
-    def differing(self, tensors: Mapping[str, Sequence[Tensor]], device: torch.device) -> list[str]:
-        """The names of what is not the same to the bit on every rank. Waits for the device; all ranks have to ask."""
-        found = torch.stack([_bits(held, device) for held in tensors.values()])
+    def check(self, params: Sequence[Tensor], grads: Sequence[Tensor], z: Tensor, *, batch: bool) -> None:
+        """Several have to step by the same gradients, on the same z, one of them with a batch; asked once.
+
+        It waits for the device, so not where that cannot be: compiled, or captured. Raises RuntimeError on all of them.
+        """
+        if self.number == 1 or self._alike or torch.compiler.is_compiling():
+            return
+        if z.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        from torch.distributed.tensor import DTensor
+
+        if any(isinstance(w, DTensor) for w in params):
+            raise RuntimeError("sharded parameters are not supported: use torch.nn.parallel.DistributedDataParallel")
+        found = torch.stack([_bits(grads, z.device), _bits([z], z.device), torch.tensor(int(batch), device=z.device)])
         low, high = found.clone(), found.clone()
         distributed.all_reduce(low, distributed.ReduceOp.MIN, group=self.group)
         distributed.all_reduce(high, distributed.ReduceOp.MAX, group=self.group)
-        return [name for name, same in zip(tensors, (low == high).tolist(), strict=True) if not same]
-
-    def any(self, here: bool, device: torch.device) -> bool:
-        """Whether it holds on one of them. Waits for the device; all ranks have to ask."""
-        found = torch.tensor(int(here), device=device)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX, group=self.group)
-        return bool(found)
+        same_gradients, same_z, _ = (low == high).tolist()
+        if not same_gradients:
+            raise RuntimeError(
+                f"gradients differ between the {self.number} ranks: RMD shares z among them, so they have to train one "
+                "model, in torch.nn.parallel.DistributedDataParallel; for a model of each rank's own, give RMD a "
+                "process_group of that rank alone"
+            )
+        if not same_z:
+            raise RuntimeError("z differs between the ranks: load the optimizer's state on every one of them")
+        self._alike = bool(high[2])
+        if not self._alike and any(bool(g.any()) for g in grads):
+            raise RuntimeError(NO_BATCH)
 
 
 def _bits(tensors: Sequence[Tensor], device: torch.device) -> Tensor:

@@ -22,7 +22,7 @@ from mirrordescent.inputs import check_losses, checked_index, number, one_of, wo
 from mirrordescent.paths import apply
 from mirrordescent.pending import Batch, Pending, gradients
 from mirrordescent.potentials import Potential
-from mirrordescent.ranks import Ranks
+from mirrordescent.ranks import NO_BATCH, Ranks
 from mirrordescent.rules import PENALTIES, Slope, batch_rule, check_penalty, finite, machine_epsilon, sample_rule
 from mirrordescent.smd import SMD
 from mirrordescent.stability import Stability
@@ -32,11 +32,6 @@ CONVENTIONS = ("paper", "objective")
 MOMENTUM_RULES = ("dense", "scaled")
 # What one optimizer has once, kept in its first parameter group beside z.
 SETTINGS = ("lam", "num_samples", "reduction", "penalty", "lam_convention", "momentum_rule", "eps")
-
-NO_BATCH = (
-    "step() found gradients but no batch: RMD takes its gradients from optimizer.loss(losses, index).backward(), once "
-    "for every step"
-)
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -98,8 +93,6 @@ class RMD(SMD):
     >>> w.detach()
     tensor([0.2500, 0.5000, 0.7500])
     """
-
-    _alike = False  # several ranks have been found to hold the same
 
     def __init__(
         self,
@@ -321,14 +314,13 @@ class RMD(SMD):
         grads = gradients(self._params())
         if self._pending and grads[0].device.type == "cpu":
             self._pending.drop_what_was_thrown_away(grads)
-        several = self._ranks.number > 1
-        if not self._pending and not several:
+        if not self._pending and self._ranks.number == 1:
             # All 0: cleared in place, or a distributed checkpoint's way of making an optimizer's state.
             if not any(bool(g.any()) for g in grads):
                 return value
             raise RuntimeError(NO_BATCH)
-        if several and self.lam != math.inf:
-            self._check_ranks(grads)
+        if self.lam != math.inf:
+            self._ranks.check(self._params(), grads, self.aux.values, batch=bool(self._pending))
         index, slope = self._pending.union(self.aux.values)
         rate = self._rate(index)
         try:
@@ -395,32 +387,6 @@ class RMD(SMD):
             dense=group["momentum_rule"] == "dense",
             skip=None if found_inf is None else found_inf.to(slope.device).reshape(()) != 0,
         )
-
-    def _check_ranks(self, grads: list[Tensor]) -> None:
-        """Several ranks have to step by the same gradients, on the same z; asked once, before anything moves."""
-        if self._alike or torch.compiler.is_compiling():
-            return
-        z, number = self.aux.values, self._ranks.number
-        if z.is_cuda and torch.cuda.is_current_stream_capturing():
-            return
-        from torch.distributed.tensor import DTensor
-
-        if any(isinstance(w, DTensor) for w in self._params()):
-            raise RuntimeError("sharded parameters are not supported: use torch.nn.parallel.DistributedDataParallel")
-        apart = self._ranks.differing({"gradients": grads, "z": [z]}, z.device)
-        if "gradients" in apart:
-            raise RuntimeError(
-                f"gradients differ between the {number} ranks: RMD shares z among them, so they have to train one "
-                "model, in torch.nn.parallel.DistributedDataParallel; for a model of each rank's own, give RMD a "
-                "process_group of that rank alone"
-            )
-        if apart:
-            raise RuntimeError("z differs between the ranks: load the optimizer's state on every one of them")
-        if not self._ranks.any(bool(self._pending), z.device):
-            if any(bool(g.any()) for g in grads):
-                raise RuntimeError(NO_BATCH)
-            return  # nothing was trained yet
-        self._alike = True
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, z included; plain data that `torch.load(..., weights_only=True)` takes.

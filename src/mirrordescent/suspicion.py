@@ -231,8 +231,8 @@ def _two_normals(fitted: Tensor, asked: Tensor) -> Tensor:
     if len(fitted) < FEW or not spread > 0:
         return none
     floor = 0.05 * spread
-    ends = fitted[:: 1 + len(fitted) // MANY]  # torch's quantile takes so many
-    mean = ends.quantile(torch.tensor([0.25, 0.95], dtype=fitted.dtype))
+    some = fitted[:: 1 + len(fitted) // MANY]  # torch's quantile does not take them all
+    mean = some.quantile(torch.tensor([0.25, 0.95], dtype=fitted.dtype))
     deviation = torch.full((2,), spread, dtype=fitted.dtype)
     share = 0.2
     for _ in range(200):
