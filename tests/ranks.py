@@ -1,4 +1,4 @@
-"""What the ranks of tests/test_ranks.py do; a script, called with the rank, the number of ranks, and a folder."""
+"""What the ranks of tests/test_ranks.py do; a script, called with rank, number of ranks, a folder, and the device."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 UNEVEN = (4, 2)
 SAMPLES, FEATURES, STEPS, LOCAL = 24, 5, 8, 3
+DEVICE = sys.argv[4] if __name__ == "__main__" else "cpu"  # of model and data; what a sampler gives is on the CPU
 
 
 def problem() -> tuple[Tensor, Tensor, nn.Linear]:
@@ -36,7 +37,8 @@ def problem() -> tuple[Tensor, Tensor, nn.Linear]:
     model = nn.Linear(FEATURES, 1, bias=False, dtype=torch.float64)
     with torch.no_grad():
         model.weight.copy_(torch.linspace(-1, 1, FEATURES)[None])
-    return x, torch.randn(SAMPLES, dtype=torch.float64, generator=generator), model
+    y = torch.randn(SAMPLES, dtype=torch.float64, generator=generator)
+    return x.to(DEVICE), y.to(DEVICE), model.to(DEVICE)
 
 
 def batches(count: int) -> list[Tensor]:
@@ -121,7 +123,7 @@ def with_an_empty_rank(rank: int, convention: str) -> dict[str, Tensor]:
         optimizer.zero_grad()
         part = index.split(LOCAL)[rank]
         if rank == 1 and k % 2 == 0:
-            (parallel(torch.ones(1, FEATURES, dtype=torch.float64)).sum() * 0).backward()
+            (parallel(torch.ones_like(problem()[0])).sum() * 0).backward()
         else:
             loss(optimizer, parallel, part).backward()
         optimizer.step()

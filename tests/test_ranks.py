@@ -20,11 +20,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank ended with."""
+NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=NO_CUDA)])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank ended with; one GPU serves all of them."""
     folder = tmp_path_factory.mktemp("ranks")
-    words = [[sys.executable, ranks.__file__, str(rank), str(WORLD), str(folder)] for rank in range(WORLD)]
+    words = [
+        [sys.executable, ranks.__file__, str(rank), str(WORLD), str(folder), request.param] for rank in range(WORLD)
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [subprocess.Popen(word, env=environment, stderr=subprocess.PIPE, text=True) for word in words]
     try:
@@ -34,7 +39,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     finally:
         for process in processes:
             process.kill()
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    return [torch.load(folder / f"{rank}.pt", map_location="cpu", weights_only=True) for rank in range(WORLD)]
 
 
 def alone(case: dict[str, Any]) -> tuple[Tensor, Tensor]:
