@@ -27,7 +27,7 @@ ORDER = [
     "stability",
     "auxiliary",
 ]
-ORDER += ["stopping", "indexed", "pending", "rmd", "robust", "trace", "suspicion", "auditing"]
+ORDER += ["stopping", "indexed", "pending", "rmd", "robust", "importance", "trace", "suspicion", "auditing"]
 CORE = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "__main__", "cli"))
 # data → run → place → job → record → report → command
 LAB = [

@@ -3,6 +3,7 @@
 from mirrordescent.auditing import Audit, audit
 from mirrordescent.auxiliary import Auxiliary, RejectedSamplesError
 from mirrordescent.convex import Convex
+from mirrordescent.importance import anchored, fisher
 from mirrordescent.indexed import Indexed
 from mirrordescent.potentials import (
     L1,
@@ -46,7 +47,9 @@ __all__ = [
     "StopOnPlateau",
     "Trace",
     "__version__",
+    "anchored",
     "audit",
+    "fisher",
     "generalized_cross_entropy",
     "potential",
 ]

@@ -1,0 +1,191 @@
+"""Learn something new and hold on to the old: how much each weight mattered, and the ψ that is made of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
+
+from mirrordescent.inputs import working
+from mirrordescent.potentials import Quadratic
+
+Batch = tuple[Tensor, ...]  # of one length, the inputs first
+Losses = Callable[[Any, Batch], Tensor]  # of the model's output and the batch; (batch,)
+Weights = dict[str, Tensor]  # by the names of model.named_parameters()
+AT_ONCE = 2**25  # numbers in the gradients that are there at a time
+
+
+def fisher(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    losses: Losses | None = None,
+    generator: torch.Generator | None = None,
+) -> Weights:
+    """How much each weight matters to what the model says: the diagonal of its Fisher information.
+
+        F_k = mean over the samples x of (∂ log p(y|x) / ∂w_k)²,    y drawn from the model itself
+
+    batches: the old task's inputs, or tuples that begin with them, as a DataLoader gives; they are moved to the model's
+    device, and labels are not looked at. losses: for a model whose outputs are not the logits of classes: given its
+    output and the batch as a tuple of tensors, each sample's −log p(y|x), with y drawn from the model, or as it is in
+    the data (the "empirical" Fisher information). Computed in evaluation mode, for each sample by itself, with no
+    gradient left behind. Frozen parameters are left out.
+    Raises ValueError where there are no samples, for other outputs, and for gradients that are not finite.
+
+    >>> model = torch.nn.Linear(2, 3)
+    >>> {name: tuple(weights.shape) for name, weights in fisher(model, [torch.randn(100, 2)]).items()}
+    {'weight': (3, 2), 'bias': (3,)}
+    """
+    params = _trained(model)
+    sums, count, squares = _zeros(params), 0, _squares_at_once
+    with _evaluating(model):
+        for given in batches:
+            batch = _batch(given, next(iter(params.values())).device, whole=losses is not None)
+            if losses is None:
+                batch = (batch[0], _drawn(model, batch[0], generator))
+            try:
+                found = squares(model, params, batch, losses or _of_drawn)
+            except RuntimeError:  # there are models that torch.func cannot take
+                if squares is _squares_one_by_one:
+                    raise
+                squares = _squares_one_by_one
+                found = squares(model, params, batch, losses or _of_drawn)
+            for name, total in sums.items():
+                total += found[name]
+            count += len(batch[0])
+    if count == 0:
+        raise ValueError("batches gave no samples")
+    for name, total in sums.items():
+        if not bool(total.isfinite().all()):
+            raise ValueError(f"the gradient of {name} is not finite for some sample: has training diverged?")
+    return {name: total / count for name, total in sums.items()}
+
+
+def anchored(
+    model: nn.Module, importance: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]], strength: float = 10.0
+) -> list[dict[str, Any]]:
+    """Parameter groups for RMD or SMD under which the weights that mattered stay where they are.
+
+        ψ(w) = ½ Σ h w²,   h = 1 + strength · Σ over tasks of F / mean(F),   so D_ψ(w, w₀) = ½ Σ h (w − w₀)²
+
+    with w₀ the weights at the start of training. importance: what `fisher` gave after the old task, or a list of them,
+    one for each task so far; each is divided by its mean over all weights, so that no task outweighs another by how far
+    it was learnt. strength: by how much a weight of mean importance counts more than one that did not matter.
+    Raises ValueError where an importance is not of this model.
+
+    >>> import mirrordescent as md
+    >>> model = torch.nn.Linear(2, 3)
+    >>> importance = md.fisher(model, [torch.randn(100, 2)])  # after the old task
+    >>> optimizer = md.RMD(md.anchored(model, importance), lr=0.1, lam=2.0, num_samples=50)  # for the new one
+    """
+    if not 0 <= strength < math.inf:
+        raise ValueError(f"strength must be >= 0 and finite, got {strength}")
+    params, tasks = _trained(model), [importance] if isinstance(importance, Mapping) else list(importance)
+    if not tasks:
+        raise ValueError("importance is empty: it must have one entry, from md.fisher, for each task so far")
+    shares = [_shares(weights, params) for weights in tasks]
+    return [
+        {"params": [w], "potential": Quadratic(1 + strength * torch.stack([share[name] for share in shares]).sum(0))}
+        for name, w in params.items()
+    ]
+
+
+def _shares(weights: Mapping[str, Tensor], params: Weights) -> Weights:
+    """Each weight's importance as a multiple of the mean."""
+    for name, w in params.items():
+        if name not in weights:
+            raise ValueError(f"the importance has nothing for {name}: is it of another model, or was that frozen?")
+        if weights[name].shape != w.shape:
+            shapes = f"shape {tuple(weights[name].shape)}, and the parameter {tuple(w.shape)}"
+            raise ValueError(f"the importance of {name} has {shapes}")
+        if not bool(((weights[name] >= 0) & weights[name].isfinite()).all()):
+            raise ValueError(f"the importance of {name} must be finite and >= 0 everywhere")
+    if others := [name for name in weights if name not in params]:
+        raise ValueError(f"the importance is of {others[0]} too, which is no trained parameter of this model")
+    total = sum(float(weights[name].sum(dtype=torch.float64)) for name in params)
+    if total == 0:
+        raise ValueError("the importance is 0 everywhere: there is nothing to hold on to")
+    mean = total / sum(w.numel() for w in params.values())
+    return {name: weights[name].to(w.device) / mean for name, w in params.items()}
+
+
+def _squares_at_once(model: nn.Module, params: Weights, batch: Batch, losses: Losses) -> Weights:
+    """Each parameter's squared gradients, summed over the samples."""
+
+    def loss(held: Weights, sample: Batch) -> Tensor:
+        one = tuple(part[None] for part in sample)
+        return losses(functional_call(model, held, (one[0],)), one).sum()
+
+    held, found = {name: w.detach() for name, w in params.items()}, _zeros(params)
+    size = max(1, AT_ONCE // sum(w.numel() for w in params.values()))
+    for some in zip(*(part.split(size) for part in batch), strict=True):
+        for name, g in vmap(grad(loss), (None, 0), randomness="different")(held, some).items():
+            found[name] += working(g).square().sum(0)
+    return found
+
+
+def _squares_one_by_one(model: nn.Module, params: Weights, batch: Batch, losses: Losses) -> Weights:
+    """The same for any model, in as many backward passes as there are samples."""
+    found = _zeros(params)
+    for one in zip(*(part.split(1) for part in batch), strict=True):
+        with torch.enable_grad():
+            loss = losses(model(one[0]), one).sum()
+        for name, g in zip(params, torch.autograd.grad(loss, list(params.values()), allow_unused=True), strict=True):
+            if g is not None:
+                found[name] += working(g).square()
+    return found
+
+
+def _of_drawn(logits: Tensor, batch: Batch) -> Tensor:
+    return F.cross_entropy(logits, batch[1], reduction="none")
+
+
+def _drawn(model: nn.Module, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """A class for each sample, by the model's own probabilities."""
+    with torch.no_grad():
+        logits = model(inputs)
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
+        found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"the model's output must be logits, (batch, classes), got {found}; for others give losses=")
+    if not bool(logits.isfinite().all()):
+        raise ValueError("the model's output is not finite for some sample: has training diverged?")
+    return torch.multinomial(logits.float().softmax(1), 1, generator=generator)[:, 0]
+
+
+def _batch(given: Any, device: torch.device, *, whole: bool) -> Batch:
+    """What a loader gave, on the model's device; the inputs alone unless `whole`."""
+    parts = list(given) if isinstance(given, (tuple, list)) else [given]
+    parts = parts if whole else parts[:1]
+    if not parts or not all(isinstance(part, Tensor) and part.dim() and len(part) == len(parts[0]) for part in parts):
+        raise TypeError("a batch must be a tensor of inputs, or tensors of one length that begin with it")
+    return tuple(part.to(device) for part in parts)
+
+
+def _trained(model: nn.Module) -> Weights:
+    params: Weights = {name: w for name, w in model.named_parameters() if w.requires_grad}
+    if not params:
+        raise ValueError("the model has no parameters that are trained")
+    return params
+
+
+def _zeros(params: Weights) -> Weights:
+    return {name: torch.zeros_like(working(w.detach())) for name, w in params.items()}
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode; afterwards every part is in the mode that it was in."""
+    training = [part for part in model.modules() if part.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

@@ -1,0 +1,227 @@
+"""Fisher weights are squared gradients of what a model says, and an anchored RMD ends where both tasks want it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import mirrordescent as md
+from mirrordescent import importance as module
+
+
+def classifier() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def labelled(output: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
+    return F.cross_entropy(output, batch[1], reduction="none")
+
+
+def test_fisher_of_a_linear_softmax_is_its_closed_form() -> None:
+    """E (p_c − y_c)² x_k² = p_c (1 − p_c) x_k² for y drawn from p."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 4), torch.randn(5, 3)
+    p = model(x).softmax(1).detach()
+    spread = p * (1 - p)
+    found = md.fisher(model, x.repeat(4000, 1).split(2500), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found["weight"], (spread.T @ x.square()) / 5, rtol=0.05, atol=0.0)
+    torch.testing.assert_close(found["bias"], spread.mean(0), rtol=0.05, atol=0.0)
+
+
+@pytest.mark.parametrize("at_once", [1, 10**9])
+def test_fisher_is_the_mean_of_squared_gradients(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", at_once)
+    model, x, y = classifier(), torch.randn(7, 4).double(), torch.randint(3, (7,))
+    found = md.fisher(model, [(x[:5], y[:5]), (x[5:], y[5:])], losses=labelled)
+    expected = {name: torch.zeros_like(w) for name, w in model.named_parameters()}
+    for k in range(7):
+        gradients = torch.autograd.grad(F.cross_entropy(model(x[k : k + 1]), y[k : k + 1]), list(model.parameters()))
+        for total, g in zip(expected.values(), gradients, strict=True):
+            total += g.square() / 7
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=0.0)
+        assert not found[name].requires_grad
+
+
+class Stubborn(nn.Module):
+    """A classifier with a branch that torch.func cannot take."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.unused = nn.Parameter(torch.ones(2).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        return out if out.sum().item() < 1e9 else -out
+
+
+def test_models_that_torch_func_cannot_take_are_taken_one_by_one() -> None:
+    model, batch = classifier(), (torch.randn(7, 4).double(), torch.randint(3, (7,)))
+    plain, found = md.fisher(model, [batch], losses=labelled), md.fisher(Stubborn(model), [batch], losses=labelled)
+    for name, value in plain.items():
+        torch.testing.assert_close(found[f"inner.{name}"], value, rtol=1e-10, atol=0.0)
+    assert not found["unused"].any()
+
+
+def test_fisher_leaves_the_model_as_it_was() -> None:
+    """No gradient, no running mean, no mode of any part, and no dropout in between."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3))
+    model[1].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    x = torch.randn(9, 4)
+    draw = torch.Generator()
+    one, other = (md.fisher(model, [x], generator=draw.manual_seed(3)) for _ in range(2))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert [part.training for part in model] == [True, False, True, True]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(w.grad is None for w in model.parameters())
+
+
+def test_frozen_parameters_have_no_importance_and_no_group() -> None:
+    model = classifier()
+    model[0].requires_grad_(False)
+    importance = md.fisher(model, [torch.randn(5, 4).double()])
+    assert list(importance) == ["2.weight", "2.bias"]
+    assert [group["params"][0] for group in md.anchored(model, importance)] == list(model[2].parameters())
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    found = md.fisher(classifier().bfloat16(), [torch.randn(5, 4).bfloat16()])
+    assert {value.dtype for value in found.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("batches", "options", "error", "told"),
+    [
+        ([], {}, ValueError, "batches gave no samples"),
+        ([torch.empty(0, 4).double()], {}, ValueError, "batches gave no samples"),
+        ([torch.full((2, 4), float("nan")).double()], {}, ValueError, "not finite for some sample"),
+        ([{"x": torch.ones(2, 4)}], {}, TypeError, "a batch must be a tensor of inputs"),
+        ([(torch.ones(2, 4).double(), ["a", "b"])], {"losses": labelled}, TypeError, "tensors of one length"),
+        ([(torch.ones(2, 4).double(), torch.ones(3))], {"losses": labelled}, TypeError, "tensors of one length"),
+    ],
+)
+def test_bad_batches_are_told(batches: Any, options: Any, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        md.fisher(classifier(), batches, **options)
+
+
+def test_labels_are_not_looked_at() -> None:
+    x, draw = torch.randn(6, 4).double(), torch.Generator()
+    alone = md.fisher(classifier(), [x], generator=draw.manual_seed(0))
+    beside = md.fisher(classifier(), [(x, ["a"] * 6)], generator=draw.manual_seed(0))
+    assert all(torch.equal(alone[name], beside[name]) for name in alone)
+
+
+def test_gradients_that_are_not_finite_are_told() -> None:
+    def infinite(output: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
+        return output.sum(1) * float("inf")
+
+    with pytest.raises(ValueError, match=r"the gradient of 0\.weight is not finite"):
+        md.fisher(classifier(), [torch.randn(3, 4).double()], losses=infinite)
+
+
+def test_outputs_that_are_no_logits_are_told() -> None:
+    with pytest.raises(
+        ValueError, match=r"must be logits, \(batch, classes\), got shape \(5, 1\); for others give losses="
+    ):
+        md.fisher(nn.Linear(4, 1), [torch.randn(5, 4)])
+    with pytest.raises(ValueError, match="no parameters that are trained"):
+        md.fisher(nn.ReLU(), [torch.randn(5, 4)])
+
+
+def test_every_task_counts_alike_however_far_it_was_learnt() -> None:
+    model = classifier()
+    first, second = ({name: torch.rand_like(w) for name, w in model.named_parameters()} for _ in range(2))
+    faint = {name: value * 1e-9 for name, value in second.items()}
+    for one, other in zip(
+        md.anchored(model, [first, second], 5.0), md.anchored(model, [first, faint], 5.0), strict=True
+    ):
+        torch.testing.assert_close(one["potential"].weight, other["potential"].weight, rtol=1e-9, atol=0.0)
+    weights = torch.cat([group["potential"].weight.flatten() for group in md.anchored(model, [first, second], 5.0)])
+    torch.testing.assert_close(weights.mean(), torch.tensor(1 + 2 * 5.0).double(), rtol=1e-9, atol=0.0)
+    assert float(weights.min()) >= 1
+
+
+def test_an_importance_of_another_model_is_told() -> None:
+    model = classifier()
+    good = {name: torch.ones_like(w) for name, w in model.named_parameters()}
+    for change, told in (
+        ({"0.weight": torch.ones(2, 2)}, r"0\.weight has shape \(2, 2\), and the parameter \(6, 4\)"),
+        ({"0.bias": -torch.ones(6)}, r"0\.bias must be finite and >= 0"),
+        ({"0.bias": torch.full((6,), float("inf"))}, r"0\.bias must be finite and >= 0"),
+        ({"3.bias": torch.ones(6)}, r"of 3\.bias too, which is no trained parameter"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            md.anchored(model, {**good, **change})
+    with pytest.raises(ValueError, match=r"nothing for 0\.weight"):
+        md.anchored(model, {})
+    with pytest.raises(ValueError, match=r"one entry, from md\.fisher, for each task"):
+        md.anchored(model, [])
+    with pytest.raises(ValueError, match="0 everywhere"):
+        md.anchored(model, {name: 0 * value for name, value in good.items()})
+    for strength in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="strength must be >= 0 and finite"):
+            md.anchored(model, good, strength)
+
+
+def test_anchored_rmd_ends_at_the_minimiser_of_both_tasks() -> None:
+    """Where the old task's Fisher information is diagonal, D_ψ from its minimiser is its loss: nothing is forgotten.
+
+    ½ Σ h (w − w_A)² = ½ ‖X_A w − y_A‖² − const for h = diag(X_AᵀX_A), so λ ΣL_B + D_ψ is the loss on A and λ times B's.
+    """
+    generator = torch.Generator().manual_seed(0)
+    scale = torch.linspace(1, 3, 6, dtype=torch.float64)
+    old_x = torch.linalg.qr(torch.randn(20, 6, dtype=torch.float64, generator=generator))[0] * scale
+    old_y = torch.randn(20, dtype=torch.float64, generator=generator)
+    new_x = torch.randn(12, 6, dtype=torch.float64, generator=generator)
+    new_y = torch.randn(12, dtype=torch.float64, generator=generator)
+    model = nn.Linear(6, 1, bias=False).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.linalg.lstsq(old_x, old_y[:, None]).solution.T)
+    lam = 0.7
+    groups = [{"params": [model.weight], "potential": md.Quadratic(scale.square())}]
+    optimizer = md.RMD(groups, 0.3, lam, 12, lam_convention="objective")
+    for _ in range(500):
+        for index in torch.randperm(12, generator=generator).split(4):
+            r = model(new_x[index])[:, 0] - new_y[index]
+            optimizer.zero_grad()
+            optimizer.loss(r.square() / 2, index, root=r).backward()
+            optimizer.step()
+    both_x, both_y = torch.cat([old_x, lam**0.5 * new_x]), torch.cat([old_y, lam**0.5 * new_y])
+    expected = torch.linalg.lstsq(both_x, both_y[:, None]).solution.T
+    torch.testing.assert_close(model.weight.detach(), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_an_anchored_network_remembers_what_plain_training_forgets() -> None:
+    """Two tasks of their own inputs: after the second, the first is known as before, and the second too."""
+    torch.manual_seed(0)
+    x, y = torch.randn(200, 4), torch.randint(2, (200,))
+    x[:, :2] += 2.0 * (2 * y[:, None] - 1)
+    old, new = torch.cat([x, torch.zeros(200, 4)], 1), torch.cat([0.5 * x.flip(0), x], 1)  # the new one has noise there
+    model = nn.Linear(8, 2)
+
+    def train(optimizer: torch.optim.Optimizer, inputs: Tensor) -> None:
+        for index in torch.randperm(200).repeat(30).split(20):
+            losses = F.cross_entropy(model(inputs[index]), y[index], reduction="none")
+            optimizer.zero_grad()
+            (optimizer.loss(losses, index) if isinstance(optimizer, md.RMD) else losses.mean()).backward()
+            optimizer.step()
+
+    train(torch.optim.SGD(model.parameters(), 0.1), old)
+    importance, state = md.fisher(model, [old]), {name: v.clone() for name, v in model.state_dict().items()}
+
+    def drift(groups: Any) -> float:
+        model.load_state_dict(state)
+        train(md.RMD(groups, 0.1, 2.0, 200), new)
+        assert float((model(new).argmax(1) == y).float().mean()) > 0.95
+        return float((model.weight - state["weight"])[:, :4].detach().norm())
+
+    assert drift(md.anchored(model, importance, 100.0)) < 0.2 * drift(model.parameters())
