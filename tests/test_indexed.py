@@ -32,6 +32,12 @@ def test_loader_batches_carry_the_index_of_each_row() -> None:
     assert sorted(seen) == list(range(20))
 
 
+def test_an_index_of_the_items_own_is_not_lost() -> None:
+    with pytest.raises(ValueError, match="sample 1 has a key 'index' of its own \\(7\\)"):
+        md.Indexed(Items([{"index": 0}, {"index": 7}]))[1]
+    assert md.Indexed(Items([{"index": 0, "x": 5}]))[0] == {"index": 0, "x": 5}
+
+
 def test_kinds_of_items() -> None:
     assert md.Indexed(Items([5, 6]))[1] == (6, 1)
     assert md.Indexed(Items([{"x": 5}]))[0] == {"x": 5, "index": 0}

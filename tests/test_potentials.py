@@ -294,6 +294,14 @@ def test_a_near_miss_is_named() -> None:
         (lambda: md.Quadratic(torch.tensor([1.0, 0.0])), "weight must be finite and > 0 everywhere"),
         (lambda: 0 * md.L2(), "factor must be a finite number > 0"),
         (lambda: md.Convex(lambda w: -w.square()), "not strictly convex"),
+        (lambda: md.Convex(lambda w: w**2 / 2 + 1e-3 * torch.cos(60 * w)), "not strictly convex"),
+        (lambda: md.Convex(lambda w: (w.abs() - 0.01).relu() ** 2), "not strictly convex"),
+        (lambda: md.Convex(lambda w: w**2 / 2 - 0.01 * w**4), "from -0.96 at -1 to 30 at -10"),
+        (lambda: md.Convex(lambda w: torch.where(w < 3, w**2 / 2, 13.5 - w**2)), "from 1 at 1 to -20 at 10"),
+        (lambda: md.Convex(lambda w: w.abs() + w**2 / 2), "corner at 0, where its slope jumps from -1 to 1"),
+        (lambda: md.Convex(lambda w: torch.where(w < 0, -w, 2 * w) + w**2), "its slope jumps from -1 to 2"),
+        (lambda: md.Convex(lambda w: torch.ones(9) * w**2), r"any shape: .* there is md\.Quadratic\(weight\)"),
+        (lambda: md.Convex(for_vectors), "any shape: assert 2 == 1"),
         (lambda: md.Convex(lambda w: w), "not strictly convex"),
         (lambda: md.Convex(lambda w: w.sum().square()), "must act elementwise"),
         (lambda: md.Convex(lambda w: w.square().mean()), "must act elementwise"),
@@ -407,9 +415,42 @@ def test_a_potential_has_weights_of_its_own() -> None:
     assert psi.gradient(torch.ones(2)).tolist() == [1, 1]
 
 
+def for_vectors(w: Tensor) -> Tensor:
+    assert w.dim() == 1
+    return w**2
+
+
+def test_a_function_for_float64_alone_serves_weights_of_any_type() -> None:
+    def function(w: Tensor) -> Tensor:
+        assert w.dtype == torch.float64
+        return w.cosh()
+
+    psi, w = md.Convex(function, domain=None), torch.tensor([0.5, -1.0])
+    assert psi.value(w).dtype == psi.gradient(w).dtype == torch.float32
+    torch.testing.assert_close(psi.inverse(psi.gradient(w)), w)
+    w.requires_grad_()
+    (curvature,) = torch.autograd.grad(psi.gradient(w).sum(), w)
+    torch.testing.assert_close(curvature, w.detach().cosh())
+
+
+def test_what_is_out_of_reach_ends_at_the_largest_number() -> None:
+    with pytest.warns(UserWarning, match="does not go beyond"):
+        psi = md.Convex(lambda w: -w.log(), domain=(0.0, math.inf))
+    found = psi.step(torch.tensor([0.5, math.nan]), torch.tensor([9.0, 0.0]))
+    assert found[0].item() == torch.finfo(torch.float32).max
+    assert found[1].isnan()
+
+
+def test_a_slope_beside_a_steep_one_is_no_corner() -> None:
+    md.Convex(lambda w: w.abs() ** 1.01 + w**2)
+    md.Convex(lambda w: (w**2 + 1e-12).sqrt() + w**2)
+    md.Convex(lambda w: w.abs() + w**2, domain=(0.0, math.inf))
+
+
 FLAT = {
     "root": lambda w: (1 + w * w).sqrt(),
     "log cosh": lambda w: torch.logaddexp(w, -w),
+    "log cosh that overflows": lambda w: w.cosh().log(),
     "half flat": lambda w: torch.where(w > 0, (1 + w * w).sqrt(), 1 + w * w / 2),
 }
 

@@ -340,6 +340,66 @@ def test_a_state_with_a_function_needs_that_function() -> None:
     assert other.param_groups[0]["lr"] == 0.3
 
 
+def test_a_state_with_weights_needs_those_weights() -> None:
+    """As a function of one's own does: the potential itself is not in the checkpoint."""
+    w = nn.Parameter(torch.ones(3))
+    weights = torch.tensor([1.0, 2.0, 3.0])
+    state = md.SMD([w], lr=0.1, potential=md.Quadratic(weights)).state_dict()
+    for others in (weights.flip(0), weights * (1 + 1e-6), weights.repeat(2, 1)[:, :3]):
+        with pytest.raises(ValueError, match=r"quadratic\[tensor .* cannot be stored in it"):
+            md.SMD([nn.Parameter(torch.ones_like(others))], lr=0.1, potential=md.Quadratic(others)).load_state_dict(
+                state
+            )
+    md.SMD([w], lr=0.1, potential=md.Quadratic(weights.clone())).load_state_dict(state)
+    half = weights.bfloat16()
+    assert md.Quadratic(half).spec == md.Quadratic(half.clone()).spec
+
+
+def test_a_state_of_rmds_is_not_smds() -> None:
+    params = parameters()
+    state = md.RMD(params, lr=0.1, lam=2.0, num_samples=5).state_dict()
+    with pytest.raises(ValueError, match=r"the state is RMD's.*load it into md\.RMD"):
+        md.SMD(params, lr=0.1).load_state_dict(state)
+
+
+class Nameless(md.Potential):
+    """A user's own that says no spec."""
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return w**2
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return 2 * w
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        return dual / 2
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        return w + delta / 2
+
+
+def test_a_potential_without_a_name_has_its_classs() -> None:
+    w = nn.Parameter(torch.ones(2))
+    optimizer = md.SMD([w], lr=1.0, potential=Nameless())
+    w.grad = torch.ones(2)
+    optimizer.step()
+    assert w.tolist() == [0.5, 0.5]
+    assert optimizer.state_dict()["param_groups"][0]["potential"].startswith("nameless")
+
+
+@pytest.mark.parametrize(
+    ("potential", "told"),
+    [
+        (md.L1, r"not the class: md\.L1\(\.\.\.\)"),
+        (lambda w: w**2, r"goes into md\.Convex"),
+        (3, "a string or a md.Potential"),
+    ],
+)
+def test_what_is_no_potential_is_told(potential: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        md.SMD(parameters(), lr=0.1, potential=potential)
+
+
 def test_loading_takes_the_potential_of_the_checkpoint() -> None:
     params = parameters()
     other = md.SMD(params, lr=0.1, potential="l2")

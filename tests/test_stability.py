@@ -88,3 +88,24 @@ def test_a_first_group_that_stands_still_is_told() -> None:
 def test_momentum_that_adds_up_to_2_warns() -> None:
     with pytest.warns(UserWarning, match="2 or more"):
         md.RMD([nn.Parameter(torch.ones(1))], 1.0, 1.0, 2, momentum=0.5)
+
+
+def test_a_loss_that_reaches_no_parameter_is_told_once() -> None:
+    """Of another model than the optimizer's; gradients that were only looked at are no such thing."""
+    mine, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    optimizer = md.RMD(mine.parameters(), 0.1, 2.0, 3)
+
+    def backward(model: nn.Module) -> None:
+        optimizer.loss(model(torch.ones(3, 2)).square()[:, 0], torch.arange(3)).backward()
+
+    backward(other)
+    with pytest.warns(UserWarning, match="no parameter of this optimizer has a gradient: nothing moves"):
+        optimizer.step()
+    assert not optimizer.aux.values.any()
+    backward(other)
+    optimizer.step()
+    backward(mine)
+    optimizer.step()
+    assert bool(optimizer.aux.values.all())
+    optimizer.zero_grad()
+    optimizer.step()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import warnings
 from collections.abc import Callable
 
@@ -11,14 +13,16 @@ from torch import Tensor
 from mirrordescent.potentials import Potential, wide
 from mirrordescent.roots import origin, solve_increasing
 
+SOME = slice(150, 250, 17)  # six of the probe's points
+
 
 class Convex(Potential):
     """Any strictly convex function of a user's that is a sum over the weights: gradient by autograd, inverse by roots.
 
     function: takes a tensor and returns one of the same shape, each element depending on its own input alone; or their
         sum over all elements, a scalar.
-    domain: the open interval where it is defined; the gradient should run from −∞ to ∞ over it, else a step that asks
-        for more ends at the domain's edge.
+    domain: the open interval where it is defined, the whole line unless given; the gradient should run from −∞ to ∞
+        over it, else a step that asks for more ends at the domain's edge.
     name: how checkpoints and messages call it.
 
     >>> import torch, mirrordescent as md
@@ -33,11 +37,12 @@ class Convex(Potential):
         self,
         function: Callable[[Tensor], Tensor],
         *,
-        domain: tuple[float, float] = (-float("inf"), float("inf")),
+        domain: tuple[float, float] | None = None,
         name: str | None = None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"function must be callable, got {type(function).__name__}")
+        domain = (-float("inf"), float("inf")) if domain is None else domain
         low, high = (float(end) for end in domain) if len(domain) == 2 else (0.0, 0.0)
         if not low < high:
             raise ValueError(f"domain must be an interval (low, high) with low < high, got {domain}")
@@ -47,24 +52,31 @@ class Convex(Potential):
         self._check()
 
     def _check(self) -> None:
-        """Refuse what can be seen at once: a wrong shape, or a gradient that does not increase."""
-        reach = torch.tensor([-2, -1, -0.5, -0.1, 0, 0.1, 0.5, 1, 2], dtype=torch.float64, device="cpu")
+        """Refuse what can be seen at once: a wrong shape, a gradient that does not increase, a corner at 0."""
+        steps = torch.logspace(-4, math.log10(2), 200, dtype=torch.float64, device="cpu")
+        reach = torch.cat([-steps.flip(0), torch.zeros_like(steps[:1]), steps])
         middle = origin(self.domain)
         low, high = max(self.domain[0], middle - 2.5), min(self.domain[1], middle + 2.5)
         probe = low + (high - low) * (reach + 2.5) / 5
         try:
-            output = self.function(probe)
+            output, some = self.function(probe), self.function(probe[SOME].reshape(2, 3))
         except Exception as error:
-            raise ValueError(f"function must take a tensor of any shape: {error}") from error
+            hint = "; for a factor of its own for each weight there is md.Quadratic(weight)"
+            raise ValueError(f"function must take a tensor of any shape: {str(error) or repr(error)}{hint}") from error
         self._check_output(probe, output)
+        self._check_output(probe[SOME].reshape(2, 3), some)
+        self.summed = output.dim() == 0
+        if self.summed:
+            self.constant = float(2 * self.function(probe[:1]) - self.function(probe[:1].repeat(2)))
         try:
-            slopes, some = self._gradient(probe), self._gradient(probe[2:5])
+            slopes, few = self._gradient(probe), self._gradient(probe[SOME])
         except RuntimeError as error:
             raise ValueError(f"function must be differentiable, and not constant: {error}") from None
-        alone = self.summed or torch.allclose(self.function(probe[2:5]), output[2:5], equal_nan=True)
-        if not alone or not torch.allclose(some, slopes[2:5], equal_nan=True):
+        alone = self.summed or torch.allclose(some.flatten(), output[SOME], equal_nan=True)
+        if not alone or not torch.allclose(few, slopes[SOME], equal_nan=True):
             raise ValueError("function must act elementwise: its value at a weight depends on the other weights")
         self._check_slopes(probe, slopes)
+        self._check_corner()
         self._look_far_out()
 
     def _check_output(self, probe: Tensor, output: Tensor) -> None:
@@ -73,10 +85,6 @@ class Convex(Potential):
             raise ValueError(f"function must act elementwise: it turned shape {tuple(probe.shape)} into {shape}")
         if output.dtype != probe.dtype:
             raise ValueError(f"function must keep the type of its input: it turned {probe.dtype} into {output.dtype}")
-        self.summed = output.dim() == 0
-        if self.summed:
-            one = probe[:1]
-            self.constant = float(2 * self.function(one) - self.function(one.repeat(2)))
 
     def _check_slopes(self, probe: Tensor, slopes: Tensor) -> None:
         undefined = (~slopes.isfinite()).nonzero()
@@ -94,20 +102,41 @@ class Convex(Potential):
                 f"{slopes[k + 1]:.4g} at {probe[k + 1]:.4g}"
             )
 
+    def _check_corner(self) -> None:
+        """Refuse |w| and its like: autograd knows one slope of the many that 0 has, and a weight that gets there stays.
+
+        A slope as steep as that of |w|^1.01 loses nearly half of what it climbs within 1e-3 before it is at 1e-30.
+        """
+        if not self.domain[0] < -1e-3 < 1e-3 < self.domain[1]:
+            return
+        below, least, most, above = self._gradient(_numbers(-1e-3, -1e-30, 1e-30, 1e-3)).tolist()
+        if most - least > 0.9 * (above - below):
+            raise ValueError(
+                f"function has a corner at 0, where its slope jumps from {least:.4g} to {most:.4g}: weights that come "
+                "there would stay; round it off, as in (w**2 + 1e-6).sqrt() for w.abs(), or use md.L1()"
+            )
+
     def _look_far_out(self) -> None:
-        """Warn of a slope that stops growing: the mirror step has to find a weight with any slope."""
+        """Refuse a slope that falls further out, and warn of one that stops growing: a step may ask for any slope."""
         for end, sign in zip(self.domain, (-1, 1), strict=True):
             if end != sign * float("inf"):
                 continue
-            out = origin(self.domain) + sign * torch.tensor([1, 1e3, 1e6], dtype=torch.float64, device="cpu")
+            out = _numbers(*(10.0**k for k in range(7)))
             try:
-                here, near, far = self._gradient(out).tolist()
+                found = sign * self._gradient(origin(self.domain) + sign * out)
             except Exception:  # it may not be for weights as large as that
                 return
-            if abs(far - near) <= 1e-2 * abs(near - here):
+            slopes = found[: int(found.isfinite().long().cumprod(0).sum())].tolist()  # cosh overflows early
+            for k, (near, far) in enumerate(itertools.pairwise(slopes)):
+                if far < near - 1e-9 * abs(near):
+                    raise ValueError(
+                        f"function is not strictly convex: its gradient goes from {sign * near:.4g} at "
+                        f"{sign * out[k]:.4g} to {sign * far:.4g} at {sign * out[k + 1]:.4g}"
+                    )
+            if len(slopes) > 2 and slopes[-1] - slopes[-2] <= 1e-2 * abs(slopes[-2] - slopes[0]):
                 warnings.warn(
-                    f"the slope of {self.spec} does not go beyond {far:.2g}: a step that asks for more throws a weight "
-                    "far out; add a little of what grows faster to the function, such as 0.005 * w**2",
+                    f"the slope of {self.spec} does not go beyond {sign * slopes[-1]:.2g}: a step that asks for more "
+                    "throws a weight far out; add a little of what grows faster to the function, such as 0.005 * w**2",
                     stacklevel=4,
                 )
                 return
@@ -123,23 +152,29 @@ class Convex(Potential):
         )
 
     def _terms(self, w: Tensor) -> Tensor:
+        x = wide(w)
         if not self.summed:
-            return self.function(w)
+            return self.function(x).to(w.dtype)
         if not w.numel():
             return w.clone()
-        terms: Tensor = torch.func.vmap(self.function)(w.reshape(-1, 1))
-        return terms.reshape(w.shape) - self.constant * (1 - 1 / w.numel())
+        terms: Tensor = torch.func.vmap(self.function)(x.reshape(-1, 1))
+        return (terms.reshape(w.shape) - self.constant * (1 - 1 / w.numel())).to(w.dtype)
 
     def _gradient(self, w: Tensor) -> Tensor:
         differentiable = torch.is_grad_enabled() and w.requires_grad
         with torch.enable_grad():
-            x = w if differentiable else w.detach().requires_grad_()
+            x = wide(w) if differentiable else wide(w).detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self.function(x).sum(), x, create_graph=differentiable)
-        return gradient
+        return gradient.to(w.dtype)
 
     def _inverse(self, dual: Tensor) -> Tensor:
         start = torch.full_like(dual, origin(self.domain))
         return self._step(start, dual - self._gradient(start))
 
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
-        return solve_increasing(self._gradient, wide(w), wide(delta), self.domain).to(w.dtype)
+        found, most = solve_increasing(self._gradient, wide(w), wide(delta), self.domain), torch.finfo(w.dtype).max
+        return torch.where(w.isfinite(), found.clamp(-most, most), found).to(w.dtype)
+
+
+def _numbers(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device="cpu")

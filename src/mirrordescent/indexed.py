@@ -12,7 +12,8 @@ from torch.utils.data import Dataset, IterableDataset
 class Indexed(Dataset[Any]):
     """The dataset with each item's index appended: `(x, y)` becomes `(x, y, index)`.
 
-    A dict gets the key "index"; any other item becomes `(item, index)`. The index is the position in *this* dataset,
+    A dict gets the key "index" (its own must say the same), a named tuple becomes a plain one, and any other item
+    `(item, index)`. The index is the position in *this* dataset,
     so wrap what you train on (a `Subset`, not the set it was cut from; a `ConcatDataset`, not its parts, which each
     count from 0), and pass `num_samples=len(dataset)` to RMD.
 
@@ -56,6 +57,8 @@ class Indexed(Dataset[Any]):
 
 def _append(item: Any, index: int) -> Any:
     if isinstance(item, dict):
+        if item.get("index", index) != index:
+            raise ValueError(f"sample {index} has a key 'index' of its own ({item['index']!r}), which would be lost")
         return {**item, "index": index}
     if isinstance(item, (tuple, list)):
         return (*item, index)

@@ -30,6 +30,16 @@ def wide(w: Tensor) -> Tensor:
     return w if w.device.type == "mps" else w.double()
 
 
+def _digest(weight: Tensor) -> str:
+    """Tells one tensor from another in a checkpoint; the same on every device."""
+    total, begin = 0, 1
+    for part in weight.reshape(-1).split(2**24):
+        bits = part.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[part.element_size()]).long()
+        places = torch.arange(begin, begin + 2 * len(bits), 2, device=bits.device)
+        total, begin = total + int((bits * places).sum()), begin + 2 * len(bits)
+    return f"{total % 2**32:08x}"
+
+
 def _positive(name: str, value: float) -> float:
     value = float(value)
     if not 0 < value < float("inf"):
@@ -86,7 +96,11 @@ class Potential(ABC):
         super().__init_subclass__()
         # A user's class that changes the mathematics of one of ours does not inherit its shortcut.
         changed = {"_terms", "_gradient", "_inverse", "_step"} & cls.__dict__.keys()
-        if changed and cls.__module__.partition(".")[0] != "mirrordescent":
+        if cls.__module__.partition(".")[0] == "mirrordescent":
+            return
+        if not hasattr(cls, "spec"):
+            cls.spec = cls.__name__.lower()
+        if changed:
             setattr(cls, "linear", property(lambda self: None, lambda self, value: None))  # noqa: ARG005, B010
 
     @abstractmethod
@@ -309,11 +323,13 @@ class Quadratic(Potential):
         if isinstance(weight, Tensor):
             if weight.numel() == 0 or not bool(((weight > 0) & weight.isfinite()).all()):
                 found = f"its smallest is {weight.min().item()}" if weight.numel() else "it is empty"
-                raise ValueError(f"weight must be finite and > 0 everywhere, but {found}")
+                hint = "; md.anchored makes weights > 0 of Fisher weights, which may be 0"
+                raise ValueError(f"weight must be finite and > 0 everywhere, but {found}{hint}")
             self.weight: float | Tensor = weight.detach().clone()
         else:
             self.weight = self.linear = _positive("weight", weight)
-        self.spec = "quadratic[tensor]" if self.live else f"quadratic={self.weight!r}"
+        of_tensor = isinstance(self.weight, Tensor) and f"quadratic[tensor {_digest(self.weight)}]"
+        self.spec = of_tensor or f"quadratic={self.weight!r}"
 
     def domain_error(self, w: Tensor) -> str | None:
         if not isinstance(self.weight, Tensor):

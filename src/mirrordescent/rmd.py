@@ -309,6 +309,8 @@ class RMD(SMD):
                 value = closure()
         works = self._gather()
         if not any(work.params for work in works):
+            if self._pending:
+                self._stability.nothing_moves()
             return value
         self._make_ball()
         grads = gradients(self._params())

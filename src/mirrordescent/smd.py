@@ -155,6 +155,8 @@ class SMD(Optimizer):
         """Take a state, from a pickle, a copy or `load_state_dict`; refuse one that names an unknown potential."""
         for k, group in enumerate(state["param_groups"]):
             if "param_groups" in self.__dict__:  # loading into an optimizer that is there already
+                if "z" in group and "z" not in self.param_groups[0]:
+                    raise ValueError("the state is RMD's, with a z that md.SMD has no use for; load it into md.RMD")
                 if "potential" not in group:  # what this optimizer itself was once given goes on to do nothing
                     _check_keys(group)
                 self._adopt_potential(group, self.param_groups[k])

@@ -83,6 +83,10 @@ def potential(spec: str | Potential) -> Potential:
     """
     if isinstance(spec, Potential):
         return spec
+    if isinstance(spec, type) and issubclass(spec, Potential):
+        raise TypeError(f"potential must be an object, not the class: md.{spec.__name__}(...)")
+    if callable(spec):
+        raise TypeError("potential must be a string or a md.Potential; a function of your own goes into md.Convex(...)")
     if not isinstance(spec, str):
         raise TypeError(f"potential must be a string or a md.Potential, got {type(spec).__name__}. Known: {_KNOWN}")
     return _parse(spec.strip().lower())

@@ -36,6 +36,14 @@ class Stability:
         self._look(share, name, _in_all(share, momentum), f"{name}/(1 - momentum)")
         self._look_for_repeats(index, share, name)
 
+    def nothing_moves(self) -> None:
+        """Tell that a step has batches and no gradients."""
+        self._warn(
+            "unreached",
+            "a loss has gone backward, and no parameter of this optimizer has a gradient: nothing moves. Is the model "
+            "another one than RMD was given, or were its gradients cleared before step()?",
+        )
+
     def _look(self, share: float, name: str, in_all: float, of_all: str) -> None:
         if share > 1:
             self._warn("overshooting", f"{name} = {share:.3g} is above 1: z overshoots at every visit")

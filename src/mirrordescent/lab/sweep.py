@@ -16,6 +16,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast, get_args
 
+import torch
+
 from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.data.datasets import check_apart
 from mirrordescent.lab.files import check_writable
@@ -133,7 +135,7 @@ def sweep(
         raise ValueError(f"jobs must be >= 1, got {jobs}")
     todo, done, bad = sorted_out(runs, keeping, hear)
     # By what was asked for, not by how many are left: a run that goes on must have the threads that it had.
-    place = replace(place, threads=place.threads or max(1, cores() // jobs))
+    place = replace(place, threads=place.threads or max(1, min(cores() // jobs, torch.get_num_threads())))
     jobs = min(jobs, len(todo))
     if jobs <= 1:
         ended = _one_by_one(todo, keeping, place, hear, until)
