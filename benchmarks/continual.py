@@ -3,7 +3,8 @@
     python benchmarks/continual.py --data digits --out results/continual-digits.json
 
 The tasks are one data set whose pixels are permuted, each task by a permutation of its own; they come one after the
-other, and no sample of an old one is ever seen again. The first is learnt by SGD, the others by
+other, and no sample of an old one is ever seen again. Inputs are centred and of deviation 1, or as they are (--raw).
+The first task is learnt by SGD, the others by
 
     sgd     SGD alone
     near    SGD with the penalty α/2 Σ (w − w₀)² beside the mean loss, w₀ the weights after the last task
@@ -39,7 +40,7 @@ Settings = dict[str, float]
 BATCH, WIDTH = 32, 400
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "sgd": {"lr": (0.1,)},
-    "near": {"lr": (0.1,), "alpha": (0.03, 0.1, 0.3, 1.0)},
+    "near": {"lr": (0.1,), "alpha": (0.01, 0.03, 0.1, 0.3)},
     "ewc": {"lr": (0.1, 0.03), "alpha": (30.0, 100.0, 300.0, 1000.0)},
     "rmd": {"lr": (0.1,), "lam": (0.25, 0.5, 1.0, 2.0)},
     "fisher": {"lr": (0.1,), "lam": (1.0, 2.0, 4.0), "strength": (3.0, 10.0, 30.0)},
@@ -49,11 +50,14 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
 class Task:
     """A data set with its pixels in another order."""
 
-    def __init__(self, source: str, root: Path | None, limit: int | None, seed: int, number: int) -> None:
-        data = load(Source(source), root)
+    def __init__(self, asked: argparse.Namespace, seed: int, number: int) -> None:
+        data = load(Source(asked.data), asked.data_root)
         scaled = Scaling(data, torch.device("cpu"))
-        chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:limit]
+        chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[: asked.samples]
         x, test_x = scaled(data.inputs[chosen]).flatten(1), scaled(data.test_inputs).flatten(1)
+        if not asked.raw:
+            mean, deviation = x.mean(), x.std()
+            x, test_x = (x - mean) / deviation, (test_x - mean) / deviation
         order = torch.arange(x.shape[1])
         if number:
             order = torch.randperm(len(order), generator=torch.Generator().manual_seed(1000 * seed + number))
@@ -110,7 +114,7 @@ def ended(job: tuple[str, Settings, int, argparse.Namespace]) -> list[list[float
     method, settings, seed, arguments = job
     torch.set_num_threads(1)
     keep_freed_memory()
-    tasks = [Task(arguments.data, arguments.data_root, arguments.samples, seed, k) for k in range(arguments.tasks)]
+    tasks = [Task(arguments, seed, k) for k in range(arguments.tasks)]
     model = network(tasks[0].x.shape[1], seed)
     old: list[dict[str, Tensor]] = []
     rows: list[list[float]] = []
@@ -142,6 +146,7 @@ def main() -> None:
     parser.add_argument("--data", default="digits", help="digits, or what rmd data fetch knows")
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--samples", type=int, help="of each task; all unless given")
+    parser.add_argument("--raw", action="store_true", help="inputs as they are: not centred, and not of deviation 1")
     parser.add_argument("--tasks", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=20, help="of each task")
     parser.add_argument("--seeds", type=int, default=3)
@@ -168,7 +173,7 @@ def main() -> None:
     asked = {
         key: str(value)
         for key, value in vars(arguments).items()
-        if key in ("data", "samples", "tasks", "epochs", "seeds")
+        if key in ("data", "samples", "raw", "tasks", "epochs", "seeds")
     }
     record("continual", {**asked, "width": WIDTH, "batch": BATCH, "best": best, "rows": rows}, arguments.out)
 

@@ -151,6 +151,9 @@ def test_what_is_refused(arrays: dict[str, Any], message: str, tmp_path: Path) -
 
 def test_damaged_files(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
+    path.write_text("x,y\n1,2\n")
+    with pytest.raises(DataError, match=r"a\.npz cannot be read as \.npz \(it is no such file\); write it anew"):
+        prepare_arrays(path)
     np.savez_compressed(path, x=VECTORS, y=LABELS)
     whole = path.read_bytes()
     for content in (b"", b"no zip", whole[: len(whole) // 2], whole[:120] + b"\xff" * 40 + whole[160:]):

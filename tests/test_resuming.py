@@ -27,6 +27,7 @@ from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import BusyError, DamagedError, Record, RunError, held, read, read_all
 from mirrordescent.lab.runs import Run, settled
+from mirrordescent.lab.signals import ending
 from mirrordescent.lab.train import train
 
 RECIPE = Run(algorithm="sgd", momentum=0.9, acceleration="nesterov", decay=1e-3, schedule="cosine")
@@ -119,7 +120,7 @@ def settled_id(epochs: int) -> str:
     return Run(corruption=0.4, epochs=epochs, model="mlp", augment="none").id
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_a_checkpoint_and_ends_it(tmp_path: Path, number: signal.Signals) -> None:
     process = go(tmp_path, epochs=100_000, every=1000)
     folder = tmp_path / settled_id(100_000)
@@ -132,6 +133,16 @@ def test_a_signal_leaves_a_checkpoint_and_ends_it(tmp_path: Path, number: signal
     record = read(folder)
     assert record.status == "interrupted"
     assert (folder / "checkpoint.pt").exists()
+
+
+def test_a_hang_up_that_nohup_has_silenced_stays_silent() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert signal.SIGHUP not in ending()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        assert set(ending()) == {signal.SIGHUP, signal.SIGTERM}
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_two_processes_on_one_run(tmp_path: Path) -> None:

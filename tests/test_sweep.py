@@ -73,6 +73,8 @@ def test_axes_are_read_as_typed() -> None:
     for axes in ({"noise": ["pair"]}, {"noise": ["pair"], "corruption": ["0", "0.00"]}):
         with pytest.raises(ValueError, match="the grid's noise does nothing in runs without corruption"):
             grid({}, axes)
+    with pytest.raises(ValueError, match=r"lam is in the grid, and 3\.0 for all of it: give one of the two"):
+        grid({"lam": 3.0}, {"lam": [1, 2]})
     with pytest.raises(ValueError, match="algorithm must be one of"):
         grid({"algorithm": "adam", "lam": 1.0}, {})
     runs = grid({}, {"noise": ["pair"], "corruption": ["0.00", "0.4"]})
@@ -302,3 +304,16 @@ def test_ctrl_c_during_the_last_evaluations_ends_a_sweep_too(tmp_path: Path) -> 
 
 def test_cores_is_what_this_process_may_use() -> None:
     assert 1 <= module.cores() <= (os.cpu_count() or 1)
+
+
+def test_what_there_is_to_know_is_told_once(tmp_path: Path) -> None:
+    """Of the data and of the steps, before anything is trained, and not of runs that are done."""
+    notes: list[str] = []
+    base = {"model": "mlp", "epochs": 1, "batch_size": 5000}
+    runs = grid(base, {"potential": ["l2", "linf"], "seed": [0, 1]})
+    sweep(runs, Keeping(tmp_path), CPU, jobs=1, note=notes.append)
+    assert sum("every batch is all 1,200 samples" in note for note in notes) == 1
+    assert sum("under linf a step of 0.1" in note for note in notes) == 1
+    assert len(notes) == 2
+    sweep(runs, Keeping(tmp_path), CPU, jobs=1, note=notes.append)
+    assert len(notes) == 2

@@ -63,6 +63,13 @@ def test_a_step_that_is_far_off_is_told_with_one_that_is_not(lr: float, q: float
     assert not step_notes(dataclasses.replace(run, lr=float(found[1])), small())
 
 
+def test_a_batch_of_more_than_all_is_told() -> None:
+    n = len(small())
+    assert not step_notes(settled(Run(batch_size=n), small()), small())
+    (note,) = step_notes(settled(Run(batch_size=n + 1), small()), small())
+    assert note == f"every batch is all {n:,} samples; --batch-size {n + 1:,} is more than there are"
+
+
 @pytest.mark.parametrize("run", [Run(), Run(algorithm="sgd", lr=100.0), Run(potential="squarednorm=1.5", lr=1e-9)])
 def test_of_other_steps_nothing_is_told(run: Run) -> None:
     assert not step_notes(settled(run, small()), small())

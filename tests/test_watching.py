@@ -72,6 +72,19 @@ def test_the_next_run_of_a_command_is_told_from_the_first(clock: Clock) -> None:
     ]
 
 
+def test_of_many_runs_the_seed_is_said_and_notes_come_first(clock: Clock) -> None:
+    out = io.StringIO()
+    with Watching(Console(file=out, width=200), total=3) as watch:
+        watch.note("the data are [bold]")
+        for clock.now, seed in ((0, 1), (20, 1), (40, 0)):
+            watch(Progress(Run(lam=2, epochs=20, seed=seed), 20, 0, 10, {}, Path("a") / str(seed)))
+    assert out.getvalue().splitlines() == [
+        "note: the data are [bold]",
+        "RMD sample, λ = 2, seed 1: epoch 20.0 of 20",
+        "RMD sample, λ = 2: epoch 20.0 of 20",
+    ]
+
+
 def test_lines_are_never_cut_and_what_is_not_over_is_not_counted() -> None:
     out = io.StringIO()
     with Watching(Console(file=out, width=20), total=3) as watch:

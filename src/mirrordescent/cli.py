@@ -6,7 +6,6 @@ import io
 import json as json_format
 import os
 import shutil
-import signal
 import sys
 import textwrap
 import warnings
@@ -45,7 +44,7 @@ from mirrordescent.lab.names import unknown
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import RunError, read_all
 from mirrordescent.lab.runs import Run, settled
-from mirrordescent.lab.signals import handled
+from mirrordescent.lab.signals import ending, handled
 from mirrordescent.lab.usage import called
 from mirrordescent.lab.watching import Watching, console, say, transfers
 
@@ -76,7 +75,7 @@ def train(run: Run, keeping: Kept, place: Where, json: bool = False) -> int:
         record = lab.train(run, keeping, place, data=data, watch=watch)
     show([record], json=json)
     before = "" if watch.tasks else " before, nothing was trained now"
-    what = f"{record.status}{before}, {record.epochs} epochs"
+    what = f"{record.status}{before}, {record.epochs} epoch{'s' * (record.epochs != 1)}"
     say(f"{record.folder}: {'diverged; try a smaller --lr' if record.reason == 'diverged' else what}")
     return 0
 
@@ -111,8 +110,10 @@ def sweep(
     base = {name: value for name, value in run.to_dict().items() if value != Base().to_dict()[name]}
     runs = lab.grid(base, lab.parse_axes(grid))
     with Watching(console(), total=len(runs)) as watch:
-        records, failed = lab.sweep(runs, keeping, place, jobs=jobs, watch=watch)
+        records, failed = lab.sweep(runs, keeping, place, jobs=jobs, watch=watch, note=watch.note)
     show(records, json=json)
+    if records and not json:
+        say(f"rmd report {keeping.root} makes a page of them, with pictures")
     if failed:
         others = f"; the others are in {keeping.root}" if len(failed) < len(runs) else ""
         say(f"rmd: {len(failed)} of {len(runs)} runs failed{others}")
@@ -423,7 +424,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        with handled(_end, signal.SIGTERM), warnings.catch_warnings():
+        with handled(_end, *ending()), warnings.catch_warnings():
             # a line instead of a place in the source; the stubs want every argument named
             warnings.showwarning = lambda message, *_: _say(f"note: {message}", 0)  # type: ignore[assignment]
             keep_freed_memory()
@@ -445,7 +446,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM is Ctrl-C: what is under way is written down first."""
+    """SIGTERM and a hang-up are Ctrl-C: what is under way is written down first."""
     raise KeyboardInterrupt
 
 

@@ -231,13 +231,20 @@ def optimizer_for(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
 
 
 def step_notes(run: Run, data: Data) -> list[str]:
-    """What to tell a person whose step is far from what the potential takes.
+    """What to tell a person whose step is on fewer samples than asked for, or far from what the potential takes.
 
     A mirror step moves a weight by lr/ψ'' times its gradient, and ψ'' is another number for every potential.
     """
+    notes = []
+    if run.batch_size > len(data):
+        notes.append(
+            f"every batch is all {len(data):,} samples; --batch-size {run.batch_size:,} is more than there are"
+        )
     potential = md.potential(run.potential)
     if run.algorithm not in ("smd", "rmd") or not potential.separable:
-        return []
+        return notes
+    if potential.linear is not None and LOWEST <= run.lr / potential.linear <= HIGHEST:
+        return notes
     weights = torch.cat([w.detach().flatten() for w in network(run, data).parameters() if w.dim() > 1])
     usual = float(weights.double().square().mean().sqrt())
     around = usual * torch.tensor([1 - NEARBY, 1 + NEARBY], dtype=torch.float64)
@@ -245,10 +252,11 @@ def step_notes(run: Run, data: Data) -> list[str]:
     curvature = (high - low) / (2 * NEARBY * usual)
     alike = run.lr / curvature
     if LOWEST <= alike <= HIGHEST:
-        return []
+        return notes
     return [
+        *notes,
         f"under {run.potential} a step of {run.lr:g} moves weights of the usual size ({usual:.2g}) as SGD does with "
-        f"{alike:.1g}; --lr {0.1 * curvature:.1g} is like 0.1, and --lam scales with it"
+        f"{alike:.1g}; --lr {0.1 * curvature:.1g} is like 0.1, and --lam scales with it",
     ]
 
 

@@ -21,6 +21,7 @@ import torch
 from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.data.datasets import check_apart
 from mirrordescent.lab.files import check_writable
+from mirrordescent.lab.job import step_notes
 from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.memory import keep_freed_memory
 from mirrordescent.lab.names import first_line, unknown
@@ -53,6 +54,9 @@ def grid(base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Run
     for name in axes:
         if name not in known:
             raise unknown("setting", name, known)
+    for name in base:
+        if name in axes:
+            raise ValueError(f"{name} is in the grid, and {base[name]!r} for all of it: give one of the two")
     combinations = [{**base, **dict(zip(axes, values, strict=True))} for values in itertools.product(*axes.values())]
     inert = [_inert(settings) for settings in combinations]
     for name in {**base, **axes}:
@@ -117,13 +121,14 @@ def sweep(
     jobs: int | None = None,
     minutes: float | None = None,
     watch: Callable[[Progress | Finished], None] | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Record], list[Finished]]:
     """Train runs, several at once; returns the records of those that are done, in order, and what became of others.
 
     jobs: how many at once; None for one per core, or one on a GPU. Each gets its share of the cores unless `place`
     says how many threads. minutes: stop cleanly when they are over; everything can go on later. What is done already
-    is only read. A run that fails, or whose process is killed, is reported and the others go on. Ctrl-C writes a
-    checkpoint of each and raises KeyboardInterrupt.
+    is only read. note: hears what there is to know about the data and the steps. A run that fails, or whose process is
+    killed, is reported and the others go on. Ctrl-C writes a checkpoint of each and raises KeyboardInterrupt.
     Raises DataError or ValueError before anything starts where data or settings do not go together.
     """
     keeping, place = keeping or Keeping(), place or Place()
@@ -133,7 +138,7 @@ def sweep(
         jobs = 1 if place.resolved.type == "cuda" else cores()
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1, got {jobs}")
-    todo, done, bad = sorted_out(runs, keeping, hear)
+    todo, done, bad = sorted_out(runs, keeping, hear, note)
     # By what was asked for, not by how many are left: a run that goes on must have the threads that it had.
     place = replace(place, threads=place.threads or max(1, min(cores() // jobs, torch.get_num_threads())))
     jobs = min(jobs, len(todo))
@@ -169,12 +174,16 @@ class Work:
 
 
 def sorted_out(
-    runs: Iterable[Run], keeping: Keeping, hear: Callable[[Finished], None]
+    runs: Iterable[Run],
+    keeping: Keeping,
+    hear: Callable[[Finished], None],
+    note: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Work], list[Record], list[Finished]]:
     """What is to do, what is done, and what cannot be begun.
 
-    The data are loaded here once, so that what is wrong with them is told once.
+    The data are loaded here once, so that what is wrong with them is told once, and so are notes.
     """
+    notes: dict[str, None] = {}
     sets: dict[Source, Data] = {}
     todo: dict[str, Work] = {}
     done: dict[str, Record] = {}
@@ -198,6 +207,11 @@ def sorted_out(
             hear(Finished(run, "done"))
         else:
             todo[run.id] = Work(run, sets[source], keeping.root)
+            notes.update(dict.fromkeys(sets[source].notes))
+            with contextlib.suppress(ValueError):  # of this run alone, which will fail by it
+                notes.update(dict.fromkeys(step_notes(run, sets[source])))
+    for told in notes:
+        note(told)
     if todo:
         check_writable(keeping.root / "run.json")
     return list(todo.values()), list(done.values()), bad

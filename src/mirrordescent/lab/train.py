@@ -16,7 +16,7 @@ from mirrordescent.lab.loop import Keeping, Loop, Progress, Watch, digest_of
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import DamagedError, Record, RunError, held, read
 from mirrordescent.lab.runs import Run, settled
-from mirrordescent.lab.signals import handled
+from mirrordescent.lab.signals import ending, handled
 
 
 def train(
@@ -32,9 +32,9 @@ def train(
     """Train a run to its end and return its record; a run that is done is only read, one that was cut off goes on.
 
     data: already loaded, for a caller with many runs on the same. watch: hears the progress. stop: asked after every
-    step; True writes a checkpoint and returns the record with the status "interrupted". Ctrl-C and SIGTERM do the
-    same, and then raise KeyboardInterrupt. capture: take the steps as a CUDA graph, several times faster and the same
-    to the bit; None is on a GPU.
+    step; True writes a checkpoint and returns the record with the status "interrupted". Ctrl-C, SIGTERM and a terminal
+    that is gone do the same, and then raise KeyboardInterrupt. capture: take the steps as a CUDA graph, several times
+    faster and the same to the bit; None is on a GPU.
     Raises DataError for bad data, ValueError for settings that do not go together, RunError where the run's folder is
     somebody else's or holds something else.
 
@@ -112,7 +112,7 @@ def found(folder: Path, run: Run, data: Data) -> Record | None:
 
 @contextmanager
 def signals() -> Iterator[list[float]]:
-    """Ctrl-C and SIGTERM only leave a note, so that a checkpoint can be written first; an impatient Ctrl-C ends it.
+    """What asks to end leaves a note only, so that a checkpoint can be written first; an impatient Ctrl-C ends it.
 
     Impatient is a second later: a terminal and a sweep may both pass the same one on.
     """
@@ -123,5 +123,5 @@ def signals() -> Iterator[list[float]]:
             raise KeyboardInterrupt
         noted.append(time.monotonic())
 
-    with handled(note, signal.SIGINT, signal.SIGTERM):
+    with handled(note, signal.SIGINT, *ending()):
         yield noted

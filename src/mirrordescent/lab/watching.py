@@ -106,7 +106,7 @@ class Watching:
             self.begun[event.folder] = (time.monotonic(), where)
             if key in self.tasks:  # the same settings on other samples
                 self.bars.remove_task(self.tasks.pop(key))
-        title = self.name or event.run.title
+        title = self.name or (event.run.title + f", seed {event.run.seed}" * (self.total > 1 and event.run.seed > 0))
         if self.total == 1 and len(self.begun) > 1:  # an audit's check, what a clean-up compares
             title = f"{title}, run {len(self.begun)}"
         if key not in self.tasks:
@@ -136,6 +136,10 @@ class Watching:
             self._say(f"{event.run.title} ({event.run.id}): {event.error}")
         elif self.total > 1 and not self.console.is_terminal:
             self._say(f"{self.ended} of {self.total}: {event.run.title}, seed {event.run.seed}, {event.status}")
+
+    def note(self, line: str) -> None:
+        """Show what there is to know beforehand."""
+        self._say(f"note: {line}")
 
     def _say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -143,7 +143,8 @@ def _read(path: Path) -> dict[str, Array]:
     except (OSError, EOFError, zipfile.BadZipFile, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path} cannot be read as .npz ({str(error).splitlines()[0]}); write it anew") from None
+        why = "it is no such file" if "pickle" in str(error) else str(error).splitlines()[0]  # how to load it unsafely
+        raise DataError(f"{path} cannot be read as .npz ({why}); write it anew") from None
 
 
 def _member(path: Path, file: Any, name: str) -> Array:

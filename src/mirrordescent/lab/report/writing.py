@@ -226,7 +226,8 @@ def _against_lam(pictures: ModuleType, task: Task, ending: str, look: dict[str, 
     best = [line for line in lines if line.best] or [max(lines, key=lambda line: line.score)]
     figure = best[0].figures[f"test_{kind}"]
     value = f"{100 * figure.mean:.2f} %" if kind == "accuracy" else f"loss {figure.mean:.4g}"
-    caption = [f"Best on the test set, with {value}: {joined([line.title for line in best[:3]])}."]
+    more = [f"{len(best) - 3} more"] * (len(best) > 3)
+    caption = [f"Best on the test set, with {value}: {joined([*(line.title for line in best[:3]), *more])}."]
     if kind == "accuracy":
         caption.append("Training accuracy (dashed) is on the labels as given.")
     if any("wrong_fitted" in line.figures for line in shown):
