@@ -91,3 +91,23 @@ ENDS = [(1.0, 3.0), (-3.0, -1.0), (-math.inf, -2.0), (2.0, math.inf), (0.0, 1.0)
 @pytest.mark.parametrize(("low", "high"), ENDS)
 def test_the_search_begins_inside(low: float, high: float) -> None:
     assert low < origin((low, high)) < high
+
+
+inf = float("inf")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("domain", [(0.0, inf), (-inf, 1.0), (0.0, 1.0), (-inf, inf)], ids=str)
+def test_an_infinite_step_ends_at_the_last_float_inside(domain: tuple[float, float], dtype: torch.dtype) -> None:
+    start, delta = torch.full((2,), 0.5, dtype=dtype), torch.tensor([-inf, inf], dtype=dtype)
+    low, high = solve_increasing(torch.tanh, start, delta, domain).tolist()
+    largest = torch.finfo(dtype).max
+    assert domain[0] < low < max(domain[0] + 1e-6, -0.999 * largest)
+    assert min(domain[1] - 1e-6, 0.999 * largest) < high < domain[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_what_is_not_a_number_stays_none(dtype: torch.dtype) -> None:
+    nan = float("nan")
+    start, delta = torch.tensor([nan, 1.0, nan, nan], dtype=dtype), torch.tensor([1.0, nan, 0.0, inf], dtype=dtype)
+    assert bool(solve_increasing(torch.sinh, start, delta).isnan().all())

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import mirrordescent as md
+from mirrordescent.stability import Stability
 
 
 def test_warnings_point_at_the_users_line() -> None:
@@ -109,3 +110,71 @@ def test_a_loss_that_reaches_no_parameter_is_told_once() -> None:
     assert bool(optimizer.aux.values.all())
     optimizer.zero_grad()
     optimizer.step()
+
+
+INDEX = torch.zeros(5, dtype=torch.int64)
+
+
+def test_ranks_that_may_not_go_on_alone_are_told_and_not_refused() -> None:
+    with pytest.raises(ValueError, match="z diverges"):
+        Stability().check(2.5, "lr/lam", 0.0, INDEX[:1], refuse=True)
+    with pytest.warns(UserWarning, match=r"2\.5 is above 1"):
+        Stability().check(2.5, "lr/lam", 0.0, INDEX[:0], refuse=False)
+
+
+def test_what_overshoots_is_not_said_to_diverge_by_its_momentum_too() -> None:
+    with pytest.warns(UserWarning, match="above 1") as caught:
+        md.RMD([nn.Parameter(torch.ones(1))], lr=1.5, lam=1.0, num_samples=1, momentum=0.5)
+    assert len(caught) == 1
+
+
+def test_each_thing_is_told_even_when_another_was() -> None:
+    stability = Stability()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for share in (0.5, 1.5, 0.5, 1.5):
+            stability.check(share, "lr/lam", 0.9, INDEX[:1], refuse=True)
+    assert [str(warning.message).partition(":")[0] for warning in caught] == [
+        "lr/lam/(1 - momentum) = 5 is 2 or more",
+        "lr/lam = 1.5 is above 1",
+    ]
+
+
+def test_a_batch_of_one_sample_alone_warns_from_2_on() -> None:
+    with pytest.warns(UserWarning, match="a sample is 5 times in a batch"):
+        Stability().check(0.4, "lr/lam", 0.0, INDEX, refuse=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Stability().check(0.4, "lr/lam", 0.0, INDEX[:4], refuse=True)
+
+
+def test_a_schedulers_momentum_of_1_is_told() -> None:
+    w = nn.Parameter(torch.ones(1))
+    optimizer = md.RMD([w], lr=0.5, lam=1.0, num_samples=1)
+    optimizer.param_groups[0]["momentum"] = 1.0
+    optimizer.loss(w.square(), torch.tensor([0])).backward()
+    with pytest.warns(UserWarning, match="= inf is 2 or more"):
+        optimizer.step()
+
+
+def test_nothing_is_looked_for_while_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look would break the compiler's graph, and a warning there would be the compiler's own."""
+
+    def looked(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "unique", looked)
+    stability = Stability()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stability.check(1.5, "lr/lam", 0.0, INDEX, refuse=True)
+    monkeypatch.undo()
+    with pytest.warns(UserWarning, match="above 1"):
+        stability.check(1.5, "lr/lam", 0.0, INDEX[:1], refuse=True)
+
+
+def test_one_sample_that_diverges_is_not_said_to_be_there_too_often() -> None:
+    with pytest.warns(UserWarning, match="above 1") as caught:
+        Stability().check(2.5, "lr/lam", 0.0, INDEX[:1], refuse=False)
+    assert len(caught) == 1

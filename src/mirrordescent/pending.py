@@ -77,7 +77,7 @@ class Pending:
         """Take a batch that is going backward now, after dropping those whose gradients are gone."""
         task = torch._C._current_graph_task_id()
         if self.batches and self.batches[-1].task != task:  # several losses may go backward as one
-            self.batches[:] = [held for held in self.batches if held.ended]  # others broke off, out of memory say
+            self.drop_what_broke_off()
         if self.batches and self.batches[-1].task != task:
             self.drop_what_was_thrown_away(gradients(params))
         self.batches.append(replace(batch, task=task))
@@ -119,6 +119,10 @@ class Pending:
         alive = torch.stack([g.any().to(slope.device) for g in grads]).any().to(slope.dtype)
         for batch in self.batches:
             batch.slope, batch.alive = batch.slope * alive, batch.alive * alive
+
+    def drop_what_broke_off(self) -> None:
+        """Drop the batches whose backward pass never came to its end: out of memory, say."""
+        self.batches[:] = [batch for batch in self.batches if batch.ended]
 
     def scale(self, factor: Tensor) -> None:
         """Scale the step that z will take for what is there, as w's gradient was scaled."""

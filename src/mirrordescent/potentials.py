@@ -8,6 +8,7 @@ A new potential is one small class: four pure functions on float32 or float64 te
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -57,14 +58,21 @@ def least(dtype: torch.dtype) -> float:
 
 
 def _just_inside(domain: tuple[float, float], dtype: torch.dtype) -> tuple[float, float]:
-    """The ends of an open interval, moved inside by what a type can tell apart."""
+    """The last numbers of a type inside an open interval."""
     low, high = domain
-    eps, tiny = torch.finfo(dtype).eps, least(dtype)
-    if low > -float("inf"):
-        low += max(abs(low) * eps, tiny)
-    if high < float("inf"):
-        high -= max(abs(high) * eps, tiny)
-    return low, high
+    return (
+        -_below(-low, dtype) if low > -float("inf") else low,
+        _below(high, dtype) if high < float("inf") else high,
+    )
+
+
+def _below(end: float, dtype: torch.dtype) -> float:
+    if end == 0:
+        return -least(dtype)
+    mantissa, exponent = math.frexp(abs(end))
+    finer = mantissa == 0.5 and end > 0  # below a power of two numbers are closer to each other
+    gap = max(math.ldexp(torch.finfo(dtype).eps, exponent - 1 - finer), least(dtype))
+    return (math.ceil(end / gap) - 1) * gap
 
 
 class Potential(ABC):

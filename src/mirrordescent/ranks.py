@@ -25,6 +25,9 @@ class Ranks:
         self.group = group
         self._alike = False  # found to hold the same
 
+    def __copy__(self) -> Ranks:
+        return Ranks(self.group)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
         return Ranks(self.group)
 

@@ -5,6 +5,7 @@ The algorithms themselves are two functions in `rules.py`; this is the optimizer
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 import warnings
@@ -307,6 +308,7 @@ class RMD(SMD):
         if closure is not None:
             with torch.enable_grad():
                 value = closure()
+        self._pending.drop_what_broke_off()
         works = self._gather()
         if not any(work.params for work in works):
             if self._pending:
@@ -429,3 +431,4 @@ class RMD(SMD):
             self.param_groups[0] = here
             self.aux.load_state_dict(loaded)
             self._pending.clear()
+            self._ranks = copy.copy(self._ranks)  # one that has not asked yet whether all of them loaded it

@@ -78,4 +78,4 @@ class EarlyLearning(nn.Module):
         agreement = (t * log_p.exp()).sum(-1).clamp(max=SURE)
         least = (1 - t.amax(-1)).clamp_min(1 - SURE)
         kept = ((1 - agreement) / least).log()
-        return F.nll_loss(log_p, labels, reduction="none") + self.strength * kept.clamp_min(0)
+        return F.nll_loss(log_p, labels.long(), reduction="none") + self.strength * kept.clamp_min(0)

@@ -59,6 +59,7 @@ class SMD(Optimizer):
         # Potentials that a string cannot hold (a user's function, a tensor of weights), by the key that stands for one.
         self._live: dict[str, Potential] = {}
         self._resolved: dict[str, Potential] = {}
+        self._within: dict[int, str] = {}  # by a group's number, the potential whose domain its weights were found in
         defaults: dict[str, Any] = {
             "lr": lr,
             "potential": self._register(potential),
@@ -107,6 +108,7 @@ class SMD(Optimizer):
         except Exception:
             self.param_groups.pop()
             raise
+        self._within[len(self.param_groups) - 1] = self.param_groups[-1]["potential"]
         self._make_state(self.param_groups[-1])
 
     def _check_group(self, group: dict[str, Any]) -> None:
@@ -149,10 +151,12 @@ class SMD(Optimizer):
                 self._buffer(w)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_live": self._live, "_resolved": self._resolved}
+        return {**super().__getstate__(), "_live": self._live, "_resolved": self._resolved, "_within": self._within}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a state, from a pickle, a copy or `load_state_dict`; refuse one that names an unknown potential."""
+        if "param_groups" not in self.__dict__:
+            state = {"_within": {}, **state}
         for k, group in enumerate(state["param_groups"]):
             if "param_groups" in self.__dict__:  # loading into an optimizer that is there already
                 if "z" in group and "z" not in self.param_groups[0]:
@@ -190,7 +194,11 @@ class SMD(Optimizer):
     def _gather(self) -> list[Work]:
         """Everything the step will touch, checked before anything is touched."""
         works: list[Work] = []
-        for group in self.param_groups:
+        for place, group in enumerate(self.param_groups):
+            psi = self.potential_of(group)
+            if self._within.get(place) != group["potential"]:  # another one, put there or loaded
+                self._check_domain(group, psi)
+                self._within[place] = group["potential"]
             members = [k for k, w in enumerate(group["params"]) if w.grad is not None]
             params = [group["params"][k] for k in members]
             for k, w in zip(members, params, strict=True):
@@ -207,7 +215,7 @@ class SMD(Optimizer):
             buffers = [self._buffer(w) for w in params] if group["momentum"] != 0 else []
             works.append(
                 Work(
-                    potential=self.potential_of(group),
+                    potential=psi,
                     params=params,
                     grads=[w.grad for w in params],
                     buffers=buffers,

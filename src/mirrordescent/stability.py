@@ -57,7 +57,7 @@ class Stability:
         if torch.compiler.is_compiling():
             return
         most = int(index.unique(return_counts=True)[1].max())
-        if share * most >= 2:
+        if most > 1 and share * most >= 2:
             self._warn(
                 "repeats",
                 f"a sample is {most} times in a batch, and {most} times {name} = {share:.3g} is 2 or more: z diverges "

@@ -50,7 +50,7 @@ class Trace(nn.Module):
         check_outputs(logits, labels, self.probability_sums.shape[1])
         index = checked_index(index, labels, len(self.visits), "label").to(self.visits.device, non_blocking=True)
         p = working(logits).softmax(-1).to(self.probability_sums.dtype)
-        first, own = p[:, 0], labels[:, None]
+        first, own = p[:, 0], labels[:, None].long()
         seen = first == first  # one that is not a number means that none of the row is
         p = p.nan_to_num(0.0)
         try:
