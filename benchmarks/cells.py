@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from timing import machine
+from recording import machine
 
 from mirrordescent.lab.engine import all_trained, side_by_side
 from mirrordescent.lab.files import write_text

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from PIL import Image
-from timing import ratios, record
+from recording import record
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
@@ -40,6 +40,7 @@ from mirrordescent.lab.models import build
 from mirrordescent.lab.paper import our_rmd, paper_rmd
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.runs import Run
+from mirrordescent.lab.timing import ratio
 from mirrordescent.lab.visits import PADDING
 
 Transform = Callable[[Image.Image], Tensor]
@@ -357,9 +358,9 @@ def show_ratios(times: dict[str, list[float]], runs: Sequence[int]) -> dict[str,
     results: dict[str, Any] = {}
     for count in sorted({min(runs), max(runs)}, reverse=True):
         for name in (name for name in times if name.startswith("plain")):
-            middle, low, high = ratios(times, name, engine_name(count))
-            print(f"{name} / {engine_name(count)} = {middle:.2f}   quartiles [{low:.2f}, {high:.2f}]")
-            results[f"{name} / {engine_name(count)}"] = {"ratio": middle, "quartiles": [low, high]}
+            found = ratio(times, name, engine_name(count))
+            print(f"{name} / {engine_name(count)} = {found.middle:.2f}   quartiles [{found.low:.2f}, {found.high:.2f}]")
+            results[f"{name} / {engine_name(count)}"] = {"ratio": found.middle, "quartiles": [found.low, found.high]}
     return results
 
 

@@ -19,7 +19,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import torch
-from timing import record
+from recording import record
 
 from mirrordescent.lab.data import Data
 from mirrordescent.lab.job import Job

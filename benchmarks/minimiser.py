@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from linear import Problem, distance, exact_minimiser, regression, train
-from timing import record
+from recording import record
 from torch import Tensor, nn
 from torch.nn import functional as F
 

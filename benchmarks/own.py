@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageDraw
-from timing import record
+from recording import record
 
 WRONG = 0.15
 KINDS = ("household", "shop", "farm", "office")

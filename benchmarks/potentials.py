@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from timing import record
+from recording import record
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from cells import add_options, cell, take_up, trained, within
-from timing import record
+from recording import record
 from torch import Tensor
 
 from mirrordescent.lab.audit.auditing import Asked, Audited, audit_whole, part_of, run_for, whole_of, works_of

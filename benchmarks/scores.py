@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from cells import add_options, cell, take_up, trained, within
-from timing import record
+from recording import record
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -15,7 +15,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from timing import record
+from recording import record
 
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from recording import record
 from sklearn import datasets
-from timing import record
 from torch import Tensor
 
 import mirrordescent as md

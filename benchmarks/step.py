@@ -12,14 +12,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
-from timing import alternating, captured, device, median, ratios, record
+from recording import device, record
 from torch import Tensor, nn
 
 import mirrordescent as md
 from mirrordescent.lab.models import ResNet18
+from mirrordescent.lab.timing import alternating, captured, ratio
 from mirrordescent.pending import Batch, gradients
 
 POTENTIALS = ("l2", "l1", "q=1.5", "q=3", "linf", "entropy", "hypentropy", "2 * l2", "quadratic")
@@ -88,12 +90,12 @@ def large_tensor(elements: int, blocks: int, repeats: int) -> dict[str, Any]:
     calls: dict[str, Callable[[], object]] = {"copy": copy_all, **optimizers([w], fast)}
     on_gpu = w.is_cuda
     results: dict[str, Any] = {}
-    times = alternating(calls, blocks=blocks, repeats=repeats)
+    times = alternating(calls, blocks=blocks, repeats=repeats, device=device())
     copy = median(times["copy"]) / (8 * elements)  # seconds per byte moved
     results["copy_gb_per_s"] = 1e-9 / copy
     for name in ("smd", "rmd"):
-        middle, low, high = ratios(times, name, "sgd")
-        results[f"{name} l2 / sgd"] = {"ratio": middle, "quartiles": [low, high]}
+        found = ratio(times, name, "sgd")
+        results[f"{name} l2 / sgd"] = {"ratio": found.middle, "quartiles": [found.low, found.high]}
     for name in POTENTIALS:
         with torch.no_grad():
             w.uniform_(0.01, 0.1)
@@ -101,7 +103,8 @@ def large_tensor(elements: int, blocks: int, repeats: int) -> dict[str, Any]:
         path = fast if on_gpu or psi.linear is not None else {}
         step = md.SMD([w], lr=LR, potential=psi, **path).step
         fewer = 1 if on_gpu or psi.linear is not None else 10  # a path of many operations, on a CPU
-        took = median(alternating({name: step}, blocks=-(-blocks // fewer), repeats=-(-repeats // fewer))[name])
+        times = alternating({name: step}, blocks=-(-blocks // fewer), repeats=-(-repeats // fewer), device=device())
+        took = median(times[name])
         moved = elements * (16 if name == "quadratic" else 12)
         results[f"smd {name}"] = {
             "ms": took * 1e3,
@@ -130,10 +133,10 @@ def resnet_tensors(blocks: int, repeats: int) -> dict[str, Any]:
         calls = optimizers(params, path)
         if graph:
             calls = {name: captured(call) for name, call in calls.items()}
-        times = alternating(calls, blocks=blocks, repeats=repeats)
+        times = alternating(calls, blocks=blocks, repeats=repeats, device=device())
         for name in ("smd", "rmd"):
-            middle, low, high = ratios(times, name, "sgd")
-            results[f"{way}: {name} / sgd"] = {"ratio": middle, "quartiles": [low, high]}
+            found = ratio(times, name, "sgd")
+            results[f"{way}: {name} / sgd"] = {"ratio": found.middle, "quartiles": [found.low, found.high]}
         if torch.cuda.is_available():
             results[f"{way}: sgd us"] = median(times["sgd"]) * 1e6
     for name in ("q=3", "linf", "entropy", "hypentropy"):
@@ -143,7 +146,7 @@ def resnet_tensors(blocks: int, repeats: int) -> dict[str, Any]:
                     w.uniform_(0.01, 0.1)
             step = captured(md.SMD(params, lr=LR, potential=name, fused=True).step)
             results[f"fused, graph: smd {name} us"] = (
-                median(alternating({"x": step}, blocks=blocks, repeats=repeats)["x"]) * 1e6
+                median(alternating({"x": step}, blocks=blocks, repeats=repeats, device=device())["x"]) * 1e6
             )
     return results
 

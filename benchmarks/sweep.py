@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from timing import record
+from recording import record
 
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place

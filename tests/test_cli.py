@@ -115,6 +115,12 @@ def test_no_words_give_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
         ("data fetch mnist cifar10", "'cifar10' is one word too many"),
         ("data fetch mnits", "unknown data set 'mnits' (did you mean 'mnist'?)"),
         ("report", "FOLDER is missing"),
+        ("report --root runs", "unknown option '--root'; FOLDER goes without one"),
+        ("audit --data animals.csv", "unknown option '--data'; DATA goes without one"),
+        ("sweep --grid lam=1,,2", "a grid is NAME=VALUE,VALUE"),
+        ("reproduce --quick --epochs 3", "--quick has runs of its own"),
+        ("reproduce --report-only --lams 2", "--report-only trains nothing"),
+        ("reproduce --methods rmd", "unknown method 'rmd'"),
         ("train -e 3", "unknown option '-e'"),
     ],
 )

@@ -157,7 +157,12 @@ def test_a_step_up_lowers_no_weight_and_none_reaches_the_edge(edge: float, dtype
         (lambda: md.Convex(lambda w: -w.square()), "not strictly convex"),
         (lambda: md.Convex(lambda w: w**2 / 2 + 1e-3 * torch.cos(60 * w)), "not strictly convex"),
         (lambda: md.Convex(lambda w: (w.abs() - 0.01).relu() ** 2), "not strictly convex"),
-        (lambda: md.Convex(lambda w: w**2 / 2 - 0.01 * w**4), "from -0.96 at -1 to 30 at -10"),
+        (
+            lambda: md.Convex(lambda w: w**2 / 2 - 0.01 * w**4),
+            "to 30 at -10; if it is for an interval",
+        ),
+        (lambda: md.Convex(lambda w: (w - 6) ** 2 - (w - 6) ** 4 / 1e6, domain=(5, inf)), "at 106 to -2000 at 1006"),
+        (lambda: md.Convex(lambda w: w.abs() + 500 * w**2), "its slope jumps from -1 to 1"),
         (lambda: md.Convex(lambda w: torch.where(w < 3, w**2 / 2, 13.5 - w**2)), "from 1 at 1 to -20 at 10"),
         (lambda: md.Convex(lambda w: w.abs() + w**2 / 2), "corner at 0, where its slope jumps from -1 to 1"),
         (lambda: md.Convex(lambda w: torch.where(w < 0, -w, 2 * w) + w**2), "its slope jumps from -1 to 2"),
@@ -178,3 +183,18 @@ def test_a_step_up_lowers_no_weight_and_none_reaches_the_edge(edge: float, dtype
 def test_what_is_no_convex_function_of_one_weight_is_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda w: w**82,
+        lambda w: w.abs() ** 100 / 100,
+        lambda w: w**6 + w,
+        lambda w: w.abs() ** 10 / 10 + 0.01 * w,
+        lambda w: w.abs() ** 1.01,
+        torch.cosh,
+    ],
+)
+def test_a_slope_that_rounding_makes_flat_is_no_flat_slope(function: Callable[[Tensor], Tensor]) -> None:
+    assert float(md.Convex(function).gradient(torch.tensor([1.0]))) > 0

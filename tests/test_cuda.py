@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from cases import CASES, IDS, Case
-from timing import captured as capture
 from torch import Tensor, nn
 
 import mirrordescent as md
 from mirrordescent import fused
+from mirrordescent.lab.timing import captured as capture
 
 # cuBLAS is deterministic only with a fixed workspace, and reads this once.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

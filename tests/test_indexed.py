@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
@@ -109,3 +110,10 @@ def test_a_stream_that_looks_like_a_list_is_refused() -> None:
 
     with pytest.raises(TypeError, match="Indexed needs a dataset with a length"):
         md.Indexed(Stream())
+
+
+@pytest.mark.parametrize("own", [torch.tensor([0, 1]), np.array([0, 1]), "0", None, [0]])
+def test_an_index_that_is_no_number_of_the_samples_is_told(own: Any) -> None:
+    data = md.Indexed(Items([{"x": 1, "index": own}]))
+    with pytest.raises(ValueError, match=r"key 'index' of its own .* give it another name"):
+        data[0]

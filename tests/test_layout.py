@@ -17,6 +17,7 @@ ORDER = [
     "potentials",
     "convex",
     "specs",
+    "sizes",
     "kernels",
     "fused",
     "inputs",
@@ -49,6 +50,8 @@ LAB = [
 ]
 LAB += [
     "signals",
+    "timing",
+    "bench",
     "job",
     "captured",
     "evaluation",
@@ -60,6 +63,7 @@ LAB += [
     "engine",
     "paper",
     "report",
+    "continual",
     "audit",
     "reproduction",
     "reproduce",

@@ -107,3 +107,59 @@ def test_a_batch_whose_backward_pass_broke_off_moves_nothing() -> None:
         held.backward()
     optimizer.step()
     assert (optimizer.aux.values != 0).tolist() == [True, True, False, False]
+
+
+def test_a_step_may_be_taken_by_a_hook_of_the_backward_pass() -> None:
+    """As where an optimizer for each parameter frees its gradient at once."""
+    w, plain = one_weight(), one_weight()
+
+    def hook(p: Tensor) -> None:
+        w[1].step()
+        p.grad = None
+
+    w[0].register_post_accumulate_grad_hook(hook)
+    for _ in range(3):
+        w[1].loss(w[0].square(), torch.arange(4)).backward()
+        plain[1].zero_grad()
+        plain[1].loss(plain[0].square(), torch.arange(4)).backward()
+        plain[1].step()
+    assert torch.equal(w[0], plain[0])
+    assert torch.equal(w[1].aux.values, plain[1].aux.values)
+    assert bool(w[1].aux.values.all())
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_step_that_is_skipped_on_purpose_is_none_to_be_told_of() -> None:
+    w, optimizer = one_weight()
+    optimizer.loss(w.square(), torch.arange(4)).backward()
+    w.grad = None
+    optimizer.step()
+    assert not optimizer.aux.values.any()
+
+
+def accumulated(factors: list[float]) -> md.RMD:
+    w = nn.Parameter(torch.ones(4))
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=4)
+    for _ in range(4):
+        optimizer.zero_grad()
+        for index, factor in zip(torch.arange(4).chunk(len(factors)), factors, strict=True):
+            (optimizer.loss(w[index].square(), index) * factor).backward()
+        optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("factors", [[1.0, 1.0], [0.5, 1.5], [1.0] * 4])
+def test_micro_batches_that_nobody_scaled_are_told(factors: list[float]) -> None:
+    with pytest.warns(UserWarning, match=rf"of {len(factors)} batches .* add up to {sum(factors):g} and not to 1"):
+        accumulated(factors)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("factors", [[0.5, 0.5], [0.25, 0.75], [1.0], [2.0], [0.25] * 2, [65536.0, 65536.0]])
+def test_micro_batches_by_their_shares_or_a_scalers_factor_are_as_they_should_be(factors: list[float]) -> None:
+    assert bool(accumulated(factors).aux.values.any())
+
+
+def test_micro_batches_are_looked_at_once() -> None:
+    optimizer = accumulated([0.5, 0.5])
+    assert optimizer._stability._several == copy.deepcopy(optimizer)._stability._several == 3

@@ -26,9 +26,11 @@ from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, read_all
 from mirrordescent.lab.report import pictures as shared
-from mirrordescent.lab.reproduce import Pages, compared, page, reproduce, runs_of, write_page
+from mirrordescent.lab.report.writing import Pages
+from mirrordescent.lab.reproduce import METHODS as METHOD_NAMES
+from mirrordescent.lab.reproduce import compared, page, reproduce, runs_of, write_page
 from mirrordescent.lab.reproduction import Row, bests, pictures
-from mirrordescent.lab.reproduction.comparison import METHODS, leaders
+from mirrordescent.lab.reproduction.comparison import METHODS, leaders, method_of
 from mirrordescent.lab.reproduction.writing import off_text, time_scale, too_short
 from mirrordescent.lab.runs import Run
 from mirrordescent.lab.sweep import Finished
@@ -97,6 +99,32 @@ def test_every_run_is_there_once_and_the_headline_rows_come_first() -> None:
     quick = runs_of("all", quick=True)
     assert {run.epochs for run in quick} == {10}
     assert not {run.id for run in quick} & {run.id for run in runs}
+
+
+def test_some_of_the_runs_can_be_asked_for() -> None:
+    everything_there = runs_of("all")
+    assert [run for name in METHOD_NAMES for run in runs_of("40", methods=[name])] == sorted(
+        runs_of("40"), key=lambda run: list(METHOD_NAMES.values()).index(method_of(run))
+    )
+    for run in runs_of("all", methods=["rmd-batch"], lams=[0.7, 4]):
+        assert method_of(run) == "RMD batch"
+        assert run.lam in (0.7, 4.0)
+        assert run in everything_there
+    assert len(runs_of("all", methods=["rmd-batch"], lams=[0.7, 4])) == 8
+    longer = runs_of("25", methods=["rmd-batch", "sgd"], epochs=1500)
+    assert {(run.epochs, run.every) for run in longer} == {(1500, 10)}
+    with pytest.raises(ValueError, match="unknown method 'rmd-bach' \\(did you mean 'rmd-batch'\\?\\)"):
+        runs_of("40", methods=["rmd-bach"])
+    with pytest.raises(ValueError, match=r"has lam 3; there are 0\.0012, 0\.002, 0\.01, 0\.7, 1, 1\.2"):
+        runs_of("40", methods=["rmd-batch"], lams=[3])
+
+
+def test_how_often_a_run_is_looked_at_makes_no_other_row() -> None:
+    [run] = runs_of("40", methods=["rmd-batch"], lams=[1])
+    [longer] = runs_of("40", methods=["rmd-batch"], lams=[1], epochs=1500)
+    [row] = compared([record(longer, 0.83), record(run, 0.79)])
+    assert row.epochs == 1500
+    assert row.test.mean == pytest.approx(83.0)
 
 
 def test_a_row_is_its_records_beside_the_papers_row() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from cases import CASES, IDS, Case
+from torch import Tensor
 
 import mirrordescent as md
 
@@ -105,3 +106,63 @@ def test_a_sum_is_live_where_one_of_its_parts_is() -> None:
     assert (md.L2() + md.Convex(torch.cosh)).live
     assert md.L2() + md.Convex(torch.cosh) != md.L2() + md.Convex(torch.cosh)
     assert md.Convex(torch.cosh, name="f") != md.QNorm(3)
+
+
+class Own(md.Potential):
+    """A class of a user's that says nothing about its name."""
+
+    factor = 1.0
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return self.factor * w**2 / 2
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return self.factor * w
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        return dual / self.factor
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        return w + delta / self.factor
+
+
+class Stronger(Own):
+    factor = 100.0
+
+
+class Named(Own):
+    spec = "mine"
+
+
+class L2(Own):
+    """Called as one of ours."""
+
+
+def test_potentials_of_a_users_are_told_apart() -> None:
+    assert (Own().spec, Stronger().spec, Named().spec) == ("own", "stronger", "mine")
+    assert Own() != Own()  # whatever they may hold
+    assert Own() != Stronger()
+    assert L2() != md.L2()
+    one = Own()
+    assert one == one
+    assert Named() == Named()
+    w = torch.nn.Parameter(torch.ones(2))
+    state = md.SMD([w], 0.1, Own()).state_dict()
+    md.SMD([w], 0.1, Own()).load_state_dict(state)
+    with pytest.raises(ValueError, match="made with potential 'own'"):
+        md.SMD([w], 0.1, Stronger()).load_state_dict(state)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64, torch.float16, torch.float64])
+def test_weights_of_any_type_make_a_quadratic_potential(dtype: torch.dtype) -> None:
+    psi = md.Quadratic(torch.tensor([1, 2, 4], dtype=dtype))
+    torch.testing.assert_close(psi.step(torch.ones(3), torch.ones(3)), torch.tensor([2.0, 1.5, 1.25]))
+
+
+def test_a_checkpoint_from_before_tensors_were_told_apart_goes_on() -> None:
+    w = torch.nn.Parameter(torch.ones(2))
+    optimizer = md.SMD([w], 0.1, md.Quadratic(torch.tensor([1.0, 2.0])))
+    state = optimizer.state_dict()
+    state["param_groups"][0]["potential"] = "quadratic[tensor]#0"
+    optimizer.load_state_dict(state)
+    assert isinstance(optimizer.potential_of(optimizer.param_groups[0]), md.Quadratic)

@@ -70,7 +70,16 @@ def test_a_batch_of_more_than_all_is_told() -> None:
     assert note == f"every batch is all {n:,} samples; --batch-size {n + 1:,} is more than there are"
 
 
-@pytest.mark.parametrize("run", [Run(), Run(algorithm="sgd", lr=100.0), Run(potential="squarednorm=1.5", lr=1e-9)])
+@pytest.mark.parametrize(
+    "run",
+    [
+        Run(),
+        Run(algorithm="sgd", lr=100.0),
+        Run(potential="squarednorm=1.5", lr=1e-9),
+        Run(potential="q=300"),  # whose curvature is beyond what numbers hold
+        Run(potential="q=200", start="near-zero"),
+    ],
+)
 def test_of_other_steps_nothing_is_told(run: Run) -> None:
     assert not step_notes(settled(run, small()), small())
 

@@ -18,6 +18,7 @@ from mirrordescent.potentials import (
 )
 from mirrordescent.rmd import RMD
 from mirrordescent.robust import EarlyLearning, generalized_cross_entropy
+from mirrordescent.sizes import step_size
 from mirrordescent.smd import SMD
 from mirrordescent.specs import potential
 from mirrordescent.stopping import StopOnInterpolation, StopOnPlateau
@@ -52,4 +53,5 @@ __all__ = [
     "fisher",
     "generalized_cross_entropy",
     "potential",
+    "step_size",
 ]

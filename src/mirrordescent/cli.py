@@ -26,12 +26,16 @@ import torch
 from mirrordescent import __version__
 from mirrordescent.lab.audit.auditing import Asked
 from mirrordescent.lab.audit.cleaning import Cleaning
+from mirrordescent.lab.bench import Bench
+from mirrordescent.lab.continual import METHODS, SEEDS, Lessons
 from mirrordescent.lab.data import DataError, load
 from mirrordescent.lab.data.datasets import BUILTIN, check_apart
 from mirrordescent.lab.display import (
     show,
     show_audit,
     show_cleaned,
+    show_costs,
+    show_courses,
     show_data,
     show_pages,
     show_reproduction,
@@ -46,7 +50,7 @@ from mirrordescent.lab.records import RunError, read_all
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.signals import ending, handled
 from mirrordescent.lab.usage import called
-from mirrordescent.lab.watching import Watching, console, say, transfers
+from mirrordescent.lab.watching import Watching, console, counting, say, transfers
 
 DataName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
@@ -268,6 +272,9 @@ def reproduce(
     place: Where,
     table: Literal["40", "25", "10", "0", "all"] = "all",
     quick: bool = False,
+    methods: tuple[str, ...] = (),
+    lams: tuple[float, ...] = (),
+    epochs: int | None = None,
     minutes: float | None = None,
     at_once: int | None = None,
     report_only: bool = False,
@@ -283,6 +290,9 @@ def reproduce(
     Args:
         table: the corruption level in %, or all of them
         quick: only the first rows, for ten epochs: to see that it works
+        methods: only these, of rmd-sample, rmd-batch, weight-decay, sgd
+        lams: only these λ
+        epochs: another epoch limit than the tables have; the report shows the longest runs that there are
         minutes: stop cleanly after so many; the same command goes on later
         at_once: runs side by side (GPU); what the memory holds, at most 8, unless given
         report_only: train nothing; write the report from the records (no GPU, no data needed)
@@ -291,14 +301,17 @@ def reproduce(
     """
     from mirrordescent.lab import reproduce as lab
 
+    chosen = bool(methods or lams or epochs is not None)
     if report_only:
-        if table != "all" or quick or minutes is not None or at_once is not None:
-            raise ValueError("--report-only trains nothing: leave out --table, --quick, --minutes and --at-once")
+        if table != "all" or quick or chosen or minutes is not None or at_once is not None:
+            raise ValueError("--report-only trains nothing: it goes with --root, --out and --json alone")
         records = read_all(keeping.root)
         show_reproduction(records, json=json)
         show_pages(lab.write_page(records, keeping, out))
         return 0
-    runs = lab.runs_of(table, quick=quick)
+    if quick and chosen:
+        raise ValueError("--quick has runs of its own: leave out --methods, --lams and --epochs")
+    runs = lab.runs_of(table, quick=quick, methods=methods, lams=lams, epochs=epochs)
     check_writable((out or keeping.root) / "reproduction.html")
     with Watching(console(), total=len(runs)) as watch:
         records, rest = lab.reproduce(runs, keeping, place, minutes=minutes, at_once=at_once, watch=watch)
@@ -314,6 +327,65 @@ def reproduce(
         goes_on = "; the same command goes on with the others" if len(rest) > failed else ""
         say(f"rmd: {len(records)} of {len(runs)} runs are done{others}{goes_on}")
     return 1 if failed else 0
+
+
+def continual(
+    lessons: Lessons,
+    keeping: Kept,
+    place: Where,
+    methods: tuple[str, ...] = METHODS,
+    seeds: int = SEEDS,
+    report_only: bool = False,
+    out: Path | None = None,
+    json: bool = False,
+) -> int:
+    """Learn tasks one after the other, and see what is left of the old ones: SGD, EWC and RMD.
+
+    The tasks are made of one data set; no sample of an old one is seen again. Everything is kept, and the page shows
+    all courses under --root: run it again with other settings to set them beside these.
+
+    Args:
+        methods: of sgd, near, ewc, rmd, anchored
+        seeds: how many times each method is tried; a seed decides the tasks, too
+        report_only: train nothing; write the page from the records (no data needed)
+        out: where to write continual.html, continual.md and pictures; --root unless given
+        json: print the records for machines
+    """
+    from mirrordescent.lab import continual as lab
+
+    home = keeping.root if out is None else out
+    if report_only:
+        if (lessons, methods, seeds) != (Lessons(), METHODS, SEEDS):
+            raise ValueError("--report-only trains nothing: it goes with --root, --out and --json alone")
+        found = lab.read_courses(keeping.root)
+    else:
+        check_apart(lessons.data, root=keeping.root, out=out)
+        courses = lab.courses(lessons, methods, seeds)
+        check_writable(home / "continual.html")
+        data = load(lab.source_of(lessons), keeping.data_root)
+        _say_notes(data.notes)
+        with Watching(console(), total=len(courses)) as watch:
+            found = [lab.learn(course, keeping, place, data=data, watch=watch) for course in courses]
+    show_courses(found, json=json)
+    show_pages(lab.write_page(keeping.root, out))
+    return 0
+
+
+def bench(bench: Bench, place: Where, potentials: tuple[str, ...] = ("l2", "q=3"), json: bool = False) -> int:
+    """Time training steps of SMD and RMD on this machine, beside those of SGD.
+
+    The methods take turns, so that whatever else the machine does touches all alike; what counts is the ratio.
+
+    Args:
+        potentials: ψ of SMD and RMD: l2, l1, linf, q=3, hypentropy, ...
+        json: print the figures for machines
+    """
+    from mirrordescent.lab.bench import measured
+
+    with counting(console(), "blocks") as hear:
+        costs = measured(bench, place, potentials, hear)
+    show_costs(costs, json=json)
+    return 0
 
 
 def data_list(root: Path | None = None, json: bool = False) -> int:
@@ -387,7 +459,7 @@ COMMANDS = {
         train,
         "  rmd train --corruption 0.4 --epochs 20\n"
         "  rmd train --corruption 0.4 --epochs 20 --algorithm weight-decay --lam 0.1\n"
-        "  rmd train --epochs 20 --potential q=1.5 --lr 0.01",
+        "  rmd train --epochs 20 --potential q=1.5 --lr 0.2 --lam 4",
     ),
     "sweep": Command(
         sweep, "  rmd sweep --corruption 0.4 --epochs 20 --root runs/lam --grid algorithm=sgd,rmd lam=1,2,4 seed=0,1"
@@ -409,7 +481,18 @@ COMMANDS = {
         reproduce,
         "  rmd reproduce --table 40 --quick\n"
         "  rmd reproduce --minutes 30 --root runs/paper\n"
+        "  rmd reproduce --table 40 --methods rmd-batch --lams 1 1.2 --epochs 1500\n"
         "  rmd reproduce --report-only --root runs/paper",
+    ),
+    "continual": Command(
+        continual,
+        "  rmd continual\n"
+        "  rmd continual --methods ewc anchored --tasks 2 --seeds 1\n"
+        "  rmd continual --data mnist --samples 2000 --kind split --root runs/split",
+    ),
+    "bench": Command(
+        bench,
+        "  rmd bench\n  rmd bench --model mlp --batch-size 32 --seconds 5\n  rmd bench --potentials l1 linf hypentropy",
     ),
     "data list": Command(data_list, "  rmd data list"),
     "data fetch": Command(data_fetch, "  rmd data fetch mnist\n  rmd data fetch cifar10 --from cifar-10-binary.tar.gz"),

@@ -54,10 +54,7 @@ class Convex(Potential):
     def _check(self) -> None:
         """Refuse what can be seen at once: a wrong shape, a gradient that does not increase, a corner at 0."""
         steps = torch.logspace(-4, math.log10(2), 200, dtype=torch.float64, device="cpu")
-        reach = torch.cat([-steps.flip(0), torch.zeros_like(steps[:1]), steps])
-        middle = origin(self.domain)
-        low, high = max(self.domain[0], middle - 2.5), min(self.domain[1], middle + 2.5)
-        probe = low + (high - low) * (reach + 2.5) / 5
+        probe = self._around(torch.cat([-steps.flip(0), torch.zeros_like(steps[:1]), steps]))
         try:
             output, some = self.function(probe), self.function(probe[SOME].reshape(2, 3))
         except Exception as error:
@@ -75,9 +72,17 @@ class Convex(Potential):
         alone = self.summed or torch.allclose(some.flatten(), output[SOME], equal_nan=True)
         if not alone or not torch.allclose(few, slopes[SOME], equal_nan=True):
             raise ValueError("function must act elementwise: its value at a weight depends on the other weights")
-        self._check_slopes(probe, slopes)
+        wide_apart = self._around(_numbers(-2, -1, -0.5, -0.1, 0, 0.1, 0.5, 1, 2))
+        self._check_slopes(wide_apart, self._gradient(wide_apart), rising=True)
+        self._check_slopes(probe, slopes, rising=False)
         self._check_corner()
         self._look_far_out()
+
+    def _around(self, reach: Tensor) -> Tensor:
+        """Points around the middle of the domain, of which [−2, 2] is to be seen."""
+        middle = origin(self.domain)
+        low, high = max(self.domain[0], middle - 2.5), min(self.domain[1], middle + 2.5)
+        return low + (high - low) * (reach + 2.5) / 5
 
     def _check_output(self, probe: Tensor, output: Tensor) -> None:
         if not isinstance(output, Tensor) or output.shape not in (probe.shape, ()):
@@ -86,7 +91,11 @@ class Convex(Potential):
         if output.dtype != probe.dtype:
             raise ValueError(f"function must keep the type of its input: it turned {probe.dtype} into {output.dtype}")
 
-    def _check_slopes(self, probe: Tensor, slopes: Tensor) -> None:
+    def _check_slopes(self, probe: Tensor, slopes: Tensor, *, rising: bool) -> None:
+        """Refuse slopes that are not finite, that fall, or that stay; unless `rising`, rounding may make them stay.
+
+        Those of w^6 + w do near 0, and rise by as little beside that; those of a function that is flat there do not.
+        """
         undefined = (~slopes.isfinite()).nonzero()
         if len(undefined):
             k = int(undefined[0])
@@ -94,7 +103,11 @@ class Convex(Potential):
                 f"function has gradient {slopes[k]:.4g} at {probe[k]:.4g}; if it is defined on an interval only, say "
                 "so with domain=(low, high)"
             )
-        falls = (slopes.diff() <= 0).nonzero()
+        rise = slopes.diff()
+        beside = torch.nn.functional.pad(rise, (1, 1))
+        most_beside = torch.maximum(beside[:-2], beside[2:])
+        rounded = (rise == 0) & (most_beside <= 1e-9 * slopes.abs().max())
+        falls = ((rise <= 0) & ~rounded if not rising else rise <= 0).nonzero()
         if len(falls):
             k = int(falls[0])
             raise ValueError(
@@ -109,8 +122,11 @@ class Convex(Potential):
         """
         if not self.domain[0] < -1e-3 < 1e-3 < self.domain[1]:
             return
-        below, least, most, above = self._gradient(_numbers(-1e-3, -1e-30, 1e-30, 1e-3)).tolist()
-        if most - least > 0.9 * (above - below):
+        reach = (1e-3, 1e-6, 1e-9)  # beside a corner the function may be curved
+        near = self._gradient(_numbers(*(-x for x in reach), -1e-30, 1e-30, *reversed(reach))).tolist()
+        least, most = near[len(reach)], near[len(reach) + 1]
+        climbs = [above - below for below, above in zip(near[: len(reach)], reversed(near[-len(reach) :]), strict=True)]
+        if any(most - least > 0.9 * climb > 0 for climb in climbs):
             raise ValueError(
                 f"function has a corner at 0, where its slope jumps from {least:.4g} to {most:.4g}: weights that come "
                 "there would stay; round it off, as in (w**2 + 1e-6).sqrt() for w.abs(), or use md.L1()"
@@ -121,17 +137,18 @@ class Convex(Potential):
         for end, sign in zip(self.domain, (-1, 1), strict=True):
             if end != sign * float("inf"):
                 continue
-            out = _numbers(*(10.0**k for k in range(7)))
+            out = origin(self.domain) + sign * _numbers(*(10.0**k for k in range(7)))
             try:
-                found = sign * self._gradient(origin(self.domain) + sign * out)
+                found = sign * self._gradient(out)
             except Exception:  # it may not be for weights as large as that
                 return
             slopes = found[: int(found.isfinite().long().cumprod(0).sum())].tolist()  # cosh overflows early
             for k, (near, far) in enumerate(itertools.pairwise(slopes)):
                 if far < near - 1e-9 * abs(near):
                     raise ValueError(
-                        f"function is not strictly convex: its gradient goes from {sign * near:.4g} at "
-                        f"{sign * out[k]:.4g} to {sign * far:.4g} at {sign * out[k + 1]:.4g}"
+                        f"function is not strictly convex: its gradient goes from {sign * near:.4g} at {out[k]:.4g} to "
+                        f"{sign * far:.4g} at {out[k + 1]:.4g}; if it is for an interval only, say so with "
+                        "domain=(low, high)"
                     )
             if len(slopes) > 2 and slopes[-1] - slopes[-2] <= 1e-2 * abs(slopes[-2] - slopes[0]):
                 warnings.warn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +19,9 @@ from mirrordescent.potentials import Quadratic
 Batch = tuple[Tensor, ...]  # of one length, the inputs first
 Losses = Callable[[Any, Batch], Tensor]  # of the model's output and the batch; (batch,)
 Weights = dict[str, Tensor]  # by the names of model.named_parameters()
-AT_ONCE = 2**25  # numbers in the gradients that are there at a time
+AT_ONCE = {"cpu": 2**21}  # numbers in the gradients that are there at a time, by the kind of device
+MANY = 2**25  # the same elsewhere
+ALONE = 2**18  # a network with more of them is faster sample by sample on a CPU
 
 
 def fisher(
@@ -33,9 +36,10 @@ def fisher(
         F_k = mean over the samples x of (∂ log p(y|x) / ∂w_k)²,    y drawn from the model itself
 
     batches: the old task's inputs, or tuples that begin with them, as a DataLoader gives; they are moved to the model's
-    device, and labels are not looked at. losses: for a model whose outputs are not the logits of classes: given its
-    output and the batch as a tuple of tensors, each sample's −log p(y|x), with y drawn from the model, or as it is in
-    the data (the "empirical" Fisher information). Computed in evaluation mode, for each sample by itself, with no
+    device, and labels are not looked at. A model with several inputs is wrapped in one that takes a tensor. losses: for
+    a model whose outputs are not the logits of classes: given its output and the batch as a tuple of tensors, each
+    sample's −log p(y|x), with y drawn from the model, or as it is in the data (the "empirical" Fisher information).
+    generator: draws the classes, on the model's device. Computed in evaluation mode, for each sample by itself, with no
     gradient left behind. Frozen parameters are left out.
     Raises ValueError where there are no samples, for other outputs, and for gradients that are not finite.
 
@@ -44,10 +48,17 @@ def fisher(
     {'weight': (3, 2), 'bias': (3,)}
     """
     params = _trained(model)
-    sums, count, squares = _zeros(params), 0, _squares_at_once
+    for name, w in params.items():
+        if w.is_complex():
+            raise TypeError(f"{name} is complex; the Fisher information is of real parameters")
+    sums, count = _zeros(params), 0
+    large = next(iter(params.values())).device.type == "cpu" and sum(w.numel() for w in params.values()) > ALONE
+    squares = _squares_one_by_one if large else _squares_at_once
     with _evaluating(model):
         for given in batches:
             batch = _batch(given, next(iter(params.values())).device, whole=losses is not None)
+            if not len(batch[0]):
+                continue
             if losses is None:
                 batch = (batch[0], _drawn(model, batch[0], generator))
             try:
@@ -77,7 +88,8 @@ def anchored(
 
     with w₀ the weights at the start of training. importance: what `fisher` gave after the old task, or a list of them,
     one for each task so far; each is divided by its mean over all weights, so that no task outweighs another by how far
-    it was learnt. strength: by how much a weight of mean importance counts more than one that did not matter.
+    it was learnt. A parameter without an entry, such as a new head's, is as free as under ½‖w‖²; entries of what is
+    frozen now do nothing. strength: by how much a weight of mean importance counts more than one that did not matter.
     Raises ValueError where an importance is not of this model.
 
     >>> import mirrordescent as md
@@ -90,30 +102,45 @@ def anchored(
     params, tasks = _trained(model), [importance] if isinstance(importance, Mapping) else list(importance)
     if not tasks:
         raise ValueError("importance is empty: it must have one entry, from md.fisher, for each task so far")
-    shares = [_shares(weights, params) for weights in tasks]
-    return [
-        {"params": [w], "potential": Quadratic(1 + strength * torch.stack([share[name] for share in shares]).sum(0))}
-        for name, w in params.items()
-    ]
-
-
-def _shares(weights: Mapping[str, Tensor], params: Weights) -> Weights:
-    """Each weight's importance as a multiple of the mean."""
+    shares = [_shares({_bare(name): part for name, part in weights.items()}, model, params) for weights in tasks]
+    groups = []
     for name, w in params.items():
-        if name not in weights:
-            raise ValueError(f"the importance has nothing for {name}: is it of another model, or was that frozen?")
-        if weights[name].shape != w.shape:
-            shapes = f"shape {tuple(weights[name].shape)}, and the parameter {tuple(w.shape)}"
-            raise ValueError(f"the importance of {name} has {shapes}")
-        if not bool(((weights[name] >= 0) & weights[name].isfinite()).all()):
+        held = [share[_bare(name)] for share in shares if _bare(name) in share]  # a layer that is new has none
+        h = 1 + strength * sum(held[1:], start=held[0]) if held else torch.ones(w.shape)
+        groups.append({"params": [w], "potential": Quadratic(h.to(w.device))})
+    return groups
+
+
+def _shares(weights: Mapping[str, Tensor], model: nn.Module, params: Weights) -> Weights:
+    """Each trained weight's importance as a multiple of the mean; nothing for those that the old task did not have.
+
+    On the CPU, and with a mean that is rounded, so that the same importance makes the same ψ on every machine, to the
+    last bit: a checkpoint knows it by its bits.
+    """
+    known = {_bare(name): w for name, w in model.named_parameters()}
+    for name, part in weights.items():
+        if name not in known:
+            raise ValueError(f"the importance is of {name} too, which this model does not have: is it of another one?")
+        if part.shape != known[name].shape:
+            shapes = f"shape {tuple(part.shape)}, and the parameter {tuple(known[name].shape)}"
+            raise ValueError(f"the importance of {name} has {shapes}; if it is a new layer, leave its entry out")
+        if not bool(((part >= 0) & part.isfinite()).all()):
             raise ValueError(f"the importance of {name} must be finite and >= 0 everywhere")
-    if others := [name for name in weights if name not in params]:
-        raise ValueError(f"the importance is of {others[0]} too, which is no trained parameter of this model")
-    total = sum(float(weights[name].sum(dtype=torch.float64)) for name in params)
+    trained = {_bare(name) for name in params}
+    held = {name: working(part.detach()).cpu() for name, part in weights.items() if name in trained}
+    total = sum(float(part.sum(dtype=torch.float64)) for part in held.values())
     if total == 0:
-        raise ValueError("the importance is 0 everywhere: there is nothing to hold on to")
-    mean = total / sum(w.numel() for w in params.values())
-    return {name: weights[name].to(w.device) / mean for name, w in params.items()}
+        what = "is 0 everywhere" if held else "has nothing for any trained parameter"
+        raise ValueError(f"the importance {what}: there is nothing to hold on to")
+    mean = float(torch.tensor(total / sum(part.numel() for part in held.values()), dtype=torch.float32))
+    return {name: part / max(mean, torch.finfo(torch.float32).tiny) for name, part in held.items()}
+
+
+def _bare(name: str) -> str:
+    """A parameter's name in the model itself, whatever is wrapped around that."""
+    for wrapper in ("module.", "_orig_mod."):
+        name = name.removeprefix(wrapper)
+    return name
 
 
 def _squares_at_once(model: nn.Module, params: Weights, batch: Batch, losses: Losses) -> Weights:
@@ -124,10 +151,12 @@ def _squares_at_once(model: nn.Module, params: Weights, batch: Batch, losses: Lo
         return losses(functional_call(model, held, (one[0],)), one).sum()
 
     held, found = {name: w.detach() for name, w in params.items()}, _zeros(params)
-    size = max(1, AT_ONCE // sum(w.numel() for w in params.values()))
-    for some in zip(*(part.split(size) for part in batch), strict=True):
-        for name, g in vmap(grad(loss), (None, 0), randomness="different")(held, some).items():
-            found[name] += working(g).square().sum(0)
+    size = max(1, AT_ONCE.get(batch[0].device.type, MANY) // sum(w.numel() for w in params.values()))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")  # it is done sample by sample there
+        for some in zip(*(part.split(size) for part in batch), strict=True):
+            for name, g in vmap(grad(loss), (None, 0), randomness="different")(held, some).items():
+                found[name] += working(g).square().sum(0)
     return found
 
 
@@ -182,10 +211,11 @@ def _zeros(params: Weights) -> Weights:
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     """In evaluation mode; afterwards every part is in the mode that it was in."""
-    training = [part for part in model.modules() if part.training]
+    training = {part: part.training for part in model.modules()}
     model.eval()
     try:
         yield
     finally:
-        for part in training:
-            part.training = True
+        model.train(training[model])  # by its own method, which may do more than set a mark
+        for part, before in training.items():
+            part.training = before

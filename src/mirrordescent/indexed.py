@@ -55,10 +55,20 @@ class Indexed(Dataset[Any]):
         return [_append(item, index) for item, index in zip(fetch(positions), positions, strict=True)]
 
 
+def _is(own: Any, index: int) -> bool:
+    """Whether it is that number; an array of several is none."""
+    try:
+        return bool(own == index)
+    except (RuntimeError, ValueError):
+        return False
+
+
 def _append(item: Any, index: int) -> Any:
     if isinstance(item, dict):
-        if item.get("index", index) != index:
-            raise ValueError(f"sample {index} has a key 'index' of its own ({item['index']!r}), which would be lost")
+        own = item.get("index", index)
+        if not _is(own, index):
+            told = f"sample {index} has a key 'index' of its own ({own!r:.40}), which would be lost"
+            raise ValueError(f"{told}; give it another name in the dataset")
         return {**item, "index": index}
     if isinstance(item, (tuple, list)):
         return (*item, index)

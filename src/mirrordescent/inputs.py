@@ -88,7 +88,7 @@ def check_outputs(logits: Tensor, labels: Tensor, classes: int) -> None:
 def check_classes(labels: Tensor, classes: int) -> None:
     """Raises ValueError where a label is none of the classes; on the CPU alone, where looking costs no waiting."""
     if labels.device.type == "cpu" and labels.numel():
-        low, high = (int(end) for end in labels.aminmax())
+        low, high = (int(end) for end in labels.long().aminmax())
         if low < 0 or high >= classes:
             raise ValueError(
                 f"labels must lie in [0, {classes}), got {low if low < 0 else high}; leave out what has no class"

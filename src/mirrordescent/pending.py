@@ -23,11 +23,13 @@ class Batch:
 
     index: Tensor  # (batch,)
     slope: Tensor  # (batch,) ℓ̂'_i
+    factor: Tensor | None = None  # with which its loss went backward: 1, or its share of several batches
     # 0 where its gradient turned out to have been thrown away, which the device alone may know; else 1
     alive: Tensor | int = 1
-    # the backward pass it was part of, and whether that has come to its end
+    # the backward pass it was part of, whether that has come to its end, and whether it left gradients
     task: int = -1
     ended: bool = False
+    reached: bool = True
 
 
 class Seen(NamedTuple):
@@ -89,9 +91,10 @@ class Pending:
         later(partial(later, end) if Ranks().number > 1 else end)
 
     def _end_of_pass(self, task: int, params: list[Tensor], before: list[tuple[weakref.ref[Tensor], int]]) -> None:
-        for batch in self.batches:
-            batch.ended = batch.ended or batch.task == task
         grads = gradients(params)
+        for batch in self.batches:
+            if batch.task == task:
+                batch.ended, batch.reached = True, bool(grads)
         untouched = len(before) == len(grads) and all(
             ref() is g and version == g._version for (ref, version), g in zip(before, grads, strict=True)
         )
@@ -121,8 +124,14 @@ class Pending:
             batch.slope, batch.alive = batch.slope * alive, batch.alive * alive
 
     def drop_what_broke_off(self) -> None:
-        """Drop the batches whose backward pass never came to its end: out of memory, say."""
-        self.batches[:] = [batch for batch in self.batches if batch.ended]
+        """Drop the batches whose backward pass never came to its end: out of memory, say.
+
+        The pass that is under way now is none of those: a hook of a parameter's may take the step.
+        """
+        if all(batch.ended for batch in self.batches):
+            return
+        now = torch._C._current_graph_task_id()
+        self.batches[:] = [batch for batch in self.batches if batch.ended or 0 <= now == batch.task]
 
     def scale(self, factor: Tensor) -> None:
         """Scale the step that z will take for what is there, as w's gradient was scaled."""

@@ -35,7 +35,8 @@ def _digest(weight: Tensor) -> str:
     """Tells one tensor from another in a checkpoint; the same on every device."""
     total, begin = 0, 1
     for part in weight.reshape(-1).split(2**24):
-        bits = part.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[part.element_size()]).long()
+        types = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        bits = part.view(types[part.element_size()]).long()
         places = torch.arange(begin, begin + 2 * len(bits), 2, device=bits.device)
         total, begin = total + int((bits * places).sum()), begin + 2 * len(bits)
     return f"{total % 2**32:08x}"
@@ -99,6 +100,8 @@ class Potential(ABC):
     domain: tuple[float, float] = _LINE
     # h when ∇ψ(w) = h·w with one number h: the step is then the plain w + δ/h.
     linear: float | None = None
+    # Whether the spec is the class's name, for want of one that the class itself says.
+    _named_by_us = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -106,8 +109,10 @@ class Potential(ABC):
         changed = {"_terms", "_gradient", "_inverse", "_step"} & cls.__dict__.keys()
         if cls.__module__.partition(".")[0] == "mirrordescent":
             return
-        if not hasattr(cls, "spec"):
-            cls.spec = cls.__name__.lower()
+        if cls._named_by_us and "spec" in cls.__dict__:
+            cls.live, cls._named_by_us = cls.__dict__.get("live", False), False
+        elif cls._named_by_us or not hasattr(cls, "spec"):  # the name does not hold what tells its objects apart
+            cls.spec, cls.live, cls._named_by_us = cls.__name__.lower(), True, True
         if changed:
             setattr(cls, "linear", property(lambda self: None, lambda self, value: None))  # noqa: ARG005, B010
 

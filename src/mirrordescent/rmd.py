@@ -10,6 +10,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, overload
 
@@ -48,7 +49,9 @@ class _WeightedMean(torch.autograd.Function):
     """Has the value of the mean loss and the gradient of mean(−weight · losses); reports when it goes backward."""
 
     @staticmethod
-    def forward(ctx: Any, through: Tensor, value: Tensor, weight: Tensor, went_backward: Callable[[], None]) -> Tensor:
+    def forward(
+        ctx: Any, through: Tensor, value: Tensor, weight: Tensor, went_backward: Callable[[Tensor], None]
+    ) -> Tensor:
         ctx.save_for_backward(weight)
         ctx.went_backward, ctx.dtype = went_backward, through.dtype
         return value
@@ -56,7 +59,7 @@ class _WeightedMean(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (weight,) = ctx.saved_tensors
-        ctx.went_backward()
+        ctx.went_backward(gradient)
         return (gradient / -weight.numel() * weight).to(ctx.dtype), None, None, None
 
 
@@ -70,7 +73,8 @@ class RMD(SMD):
     reduction: "sample" (Algorithm 1 for each sample of a batch) or "batch" (the paper's Algorithm 2).
     penalty: ℓ̂, "square", "huber", "logcosh", or a function that returns ℓ̂'(r).
     lam_convention: "paper", z_i −= c_i/λ, or "objective", z_i −= c_i/(λ|B|), which makes λ itself the weight of Σ L_i
-        in the objective at any batch size (see `objective_lam`).
+        in the objective at any batch size (see `objective_lam`). Under "paper" all batches should have one size
+        (`drop_last=True`): samples of a smaller one weigh more.
     eps: ε in s = √(2 (L + ε)); by default the machine epsilon of the losses' type.
     momentum_rule: "dense", z follows the same heavy ball as w and the objective stays (one more number per sample), or
         "scaled", z's step is divided by 1 − μ, which is right while lr is constant.
@@ -247,10 +251,13 @@ class RMD(SMD):
                 f"{'losses' if root is None else 'root'} has no graph (detached, or no parameter requires a gradient), "
                 "so backward() would reach no weight"
             )
-        went_backward = partial(self._pending.add, Batch(index, d), self._params())
+        went_backward = partial(self._went_backward, Batch(index, d))
         # (torch gives `apply` no types)
         result: Tensor = _WeightedMean.apply(through, value, weight, went_backward)  # type: ignore[no-untyped-call]
         return result
+
+    def _went_backward(self, batch: Batch, factor: Tensor) -> None:
+        self._pending.add(replace(batch, factor=factor.detach()), self._params())
 
     def _reject(self, losses: Tensor, index: Tensor, eps: float) -> Tensor | None:
         """Which samples to leave out, counted; None where the host has looked (and raised if there was one)."""
@@ -311,7 +318,7 @@ class RMD(SMD):
         self._pending.drop_what_broke_off()
         works = self._gather()
         if not any(work.params for work in works):
-            if self._pending:
+            if any(not batch.reached for batch in self._pending.batches):
                 self._stability.nothing_moves()
             return value
         self._make_ball()
@@ -325,6 +332,7 @@ class RMD(SMD):
             raise RuntimeError(NO_BATCH)
         if self.lam != math.inf:
             self._ranks.check(self._params(), grads, self.aux.values, batch=bool(self._pending))
+        self._stability.look_at_factors([batch.factor for batch in self._pending.batches])
         index, slope = self._pending.union(self.aux.values)
         rate = self._rate(index)
         try:

@@ -178,7 +178,8 @@ class SMD(Optimizer):
             as_potential(key)
             return
         spec = key.rpartition("#")[0]
-        if spec != mine.spec:
+        before = spec == "quadratic[tensor]" and mine.spec.startswith("quadratic[tensor")  # of an earlier version
+        if spec != mine.spec and not before:
             raise ValueError(
                 f"the checkpoint was made with potential {spec!r}, which cannot be stored in it, and this optimizer's "
                 f"group has {mine.spec!r}; make the optimizer with that potential before loading"

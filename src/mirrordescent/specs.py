@@ -84,7 +84,8 @@ def potential(spec: str | Potential) -> Potential:
     if isinstance(spec, Potential):
         return spec
     if isinstance(spec, type) and issubclass(spec, Potential):
-        raise TypeError(f"potential must be an object, not the class: md.{spec.__name__}(...)")
+        ours = "md." if spec.__module__.partition(".")[0] == "mirrordescent" else ""
+        raise TypeError(f"potential must be an object, not the class: {ours}{spec.__name__}(...)")
     if callable(spec):
         raise TypeError("potential must be a string or a md.Potential; a function of your own goes into md.Convex(...)")
     if not isinstance(spec, str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from mirrordescent.inputs import check_rate
 
+SCALED = 64.0  # factors of a GradScaler begin far above, and come down to it only where training is lost
+HABIT = 3  # steps
 INSIDE = tuple(str(Path(str(file)).parent) for file in (torch.__file__, __file__))  # where a person's line is not
 
 
@@ -20,6 +23,7 @@ class Stability:
 
     def __init__(self) -> None:
         self._told: set[str] = set()
+        self._several = 0  # steps so far that were taken for several batches
 
     def begin(self, rate: float, momentum: float, rule: str) -> None:
         """Look at the settings of a new optimizer; rate: lr/λ. Raises ValueError where z diverges."""
@@ -36,12 +40,35 @@ class Stability:
         self._look(share, name, _in_all(share, momentum), f"{name}/(1 - momentum)")
         self._look_for_repeats(index, share, name)
 
+    def look_at_factors(self, factors: Sequence[Tensor | None]) -> None:
+        """Of several batches before one step: whether each was scaled by its share, so that the factors add up to 1.
+
+        Looked at once, at a step where that has become a habit, as a GPU makes the host wait for it. What is far above
+        1 is a GradScaler's.
+        """
+        if len(factors) < 2 or self._several >= HABIT or torch.compiler.is_compiling():
+            return
+        known = [factor for factor in factors if factor is not None]
+        if any(factor.is_cuda for factor in known) and not _may_wait():
+            return
+        self._several += 1
+        if self._several < HABIT or len(known) < len(factors):
+            return
+        total = sum(float(factor) for factor in known)
+        if 1.5 <= total < SCALED:
+            self._warn(
+                "factors",
+                f"the losses of {len(factors)} batches went backward before one step, with factors that add up to "
+                f"{total:.3g} and not to 1: w moves so much further than z is told, as if lam were {total:.3g} times "
+                "as large. Scale each by its share (a trainer that accumulates gradients may leave it to you)",
+            )
+
     def nothing_moves(self) -> None:
         """Tell that a step has batches and no gradients."""
         self._warn(
             "unreached",
             "a loss has gone backward, and no parameter of this optimizer has a gradient: nothing moves. Is the model "
-            "another one than RMD was given, or were its gradients cleared before step()?",
+            "another one than RMD was given? (If the gradients were only to be looked at, all is well.)",
         )
 
     def _look(self, share: float, name: str, in_all: float, of_all: str) -> None:
@@ -68,6 +95,11 @@ class Stability:
         if about not in self._told and not torch.compiler.is_compiling():
             self._told.add(about)
             warnings.warn(told, stacklevel=_outside())
+
+
+def _may_wait() -> bool:
+    """Whether the host may wait for a GPU: not while a graph is captured, nor where somebody has forbidden it."""
+    return not torch.cuda.is_current_stream_capturing() and torch.cuda.get_sync_debug_mode() == 0
 
 
 def _in_all(share: float, momentum: float) -> float:

@@ -20,12 +20,15 @@ from torch import Tensor
 from mirrordescent.lab.audit.auditing import Audited
 from mirrordescent.lab.audit.cleaning import Choice, Outcome
 from mirrordescent.lab.audit.telling import sentences
+from mirrordescent.lab.bench import Costs
+from mirrordescent.lab.continual import Learnt, settings
 from mirrordescent.lab.data import official
 from mirrordescent.lab.data.whole import Whole
 from mirrordescent.lab.names import listed
 from mirrordescent.lab.records import Record
 from mirrordescent.lab.report.table import NOTHING, Line, tasks
-from mirrordescent.lab.reproduce import Pages, Row, compared
+from mirrordescent.lab.report.writing import Pages
+from mirrordescent.lab.reproduce import Row, compared
 from mirrordescent.lab.watching import say
 
 WORD = 12  # columns of a terminal that a column of words has at least
@@ -128,6 +131,42 @@ def show_comparison(rows: Sequence[Row]) -> None:
                 cells += [_or_nothing(row.paper_test), _or_nothing(row.difference, "+.1f")]
                 shown.add_row(escape(row.title), *cells, row.epochs_text, _unusual(row.ended))
         _print(shown)
+
+
+def show_courses(found: Sequence[Learnt], *, json: bool) -> None:
+    """What is left of tasks that were learnt one after the other, by method."""
+    if json:
+        sys.stdout.write(json_format.dumps([one.to_dict() for one in found], indent=1) + "\n")
+        return
+    for setting in settings(found):
+        headings = ["", "all tasks\n%", "forgotten\npoints", "learnt\n%", "two tasks\n%", "seeds", "not counted"]
+        shown = _table(headings if any(line.ended for line in setting.lines) else headings[:-1], {""}, setting.title)
+        for line in setting.lines:
+            figures = (line.mean, line.forgotten, line.learnt, line.after_two)
+            cells = [NOTHING if figure is None else figure.text(".1f", 100) for figure in figures]
+            row = [escape(line.title), *cells, line.seeds, line.ended][: len(shown.columns)]
+            shown.add_row(*row, style="bold green" if line is setting.best else None)
+        _print(shown)
+
+
+def show_costs(costs: Costs, *, json: bool) -> None:
+    """What a training step takes, over SGD's."""
+    if json:
+        sys.stdout.write(json_format.dumps(costs.to_dict(), indent=1) + "\n")
+        return
+    bench, out = costs.bench, _out()
+    ways = {"eager": "one training step\nover SGD's", "graph": "as a\nCUDA graph"}
+    shown = _table(("", *(f"{ways[way]}\n(quartiles)" for way in costs.sgd_ms)), {""})
+    for row in costs.rows:
+        found = [ratio for ratio in (row.eager, row.graph) if ratio is not None]
+        shown.add_row(escape(row.method), *(f"{r.middle:.3f} ({r.low:.3f} to {r.high:.3f})" for r in found))
+    what = f"{bench.model}, {costs.parameters:,} weights, batches of {bench.batch_size}"
+    out.print(f"{what}, on {costs.environment['device']}", highlight=False, markup=False)
+    _print(shown)
+    took = " and ".join(f"{ms:.3g} ms" for ms in costs.sgd_ms.values())
+    out.print(f"A step of SGD: {took}. z of {bench.samples:,} samples: {costs.state_bytes:,} bytes.", highlight=False)
+    if costs.noisy:
+        out.print("The quartiles are far apart: something else is using the machine.", highlight=False)
 
 
 def show_audit(audited: Audited, top: int) -> None:

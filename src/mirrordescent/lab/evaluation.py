@@ -76,9 +76,9 @@ def predict(job: Job, inputs: Tensor, targets: Tensor, chunk: int = 2000) -> tup
 def regularizer(job: Job) -> tuple[float | None, float | None]:
     """ψ(w) and D_ψ(w, start), over all the weights."""
     value = divergence = 0.0
-    for w, start in zip(job.model.parameters(), job.start, strict=True):
-        value += float(job.potential.value(w.detach()))
-        divergence += float(job.potential.divergence(w.detach(), start))
+    for psi, w, start in zip(job.potentials, job.model.parameters(), job.start, strict=True):
+        value += float(psi.value(w.detach()))
+        divergence += float(psi.divergence(w.detach(), start))
     return finite(value), finite(divergence)
 
 

@@ -18,9 +18,9 @@ from mirrordescent.lab.noise import Corrupted, corrupt
 from mirrordescent.lab.place import Place, precision
 from mirrordescent.lab.runs import Run, derived
 from mirrordescent.lab.visits import Visits, cropped, edged, mixed, padded, visits
+from mirrordescent.sizes import curvature, usual_size
 
 LOWEST, HIGHEST = 1e-4, 3.0  # steps of SGD that somebody may mean
-NEARBY = 1e-3  # relative, for a derivative
 
 
 class Job:
@@ -47,7 +47,7 @@ class Job:
         if self.batch < 2 and any(isinstance(module, nn.BatchNorm2d) for module in self.model.modules()):
             raise ValueError(f"batch_size must be >= 2 with batch norm, as in {run.model}, got {self.batch}")
         self.start = [w.detach().clone() for w in self.model.parameters()]
-        self.optimizer = optimizer_for(run, self.model, len(data))
+        self.optimizer = self.new_optimizer()
         self.notes = Notes(run, data).to(self.device)
         self.call: Callable[[nn.Module, Tensor], Tensor]  # the forward pass; a compiled one may take its place
         self.call = halved if precision(run, self.device) == "bfloat16" else call
@@ -62,10 +62,21 @@ class Job:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs
         return model
 
+    def new_optimizer(self) -> torch.optim.Optimizer:
+        """The run's algorithm, over the network's weights."""
+        return optimizer_for(self.run, self.model, len(self.data))
+
+    def added(self, loss: Tensor) -> Tensor:
+        """What goes backward, where something stands beside the loss."""
+        return loss
+
     @property
-    def potential(self) -> md.Potential:
-        """ψ; ½‖w‖² for SGD and weight decay."""
-        return md.potential(self.run.potential)
+    def potentials(self) -> list[md.Potential]:
+        """ψ of each of the network's weights, in their order; ½‖w‖² for SGD and weight decay."""
+        if isinstance(self.optimizer, md.SMD):
+            groups = self.optimizer.param_groups
+            return [self.optimizer.potential_of(group) for group in groups for _ in group["params"]]
+        return [md.potential(self.run.potential)] * len(self.start)
 
     @property
     def steps(self) -> int:
@@ -116,7 +127,7 @@ class Job:
             loss = self.optimizer.loss(losses, index, root=root if self.run.reduction == "sample" else None)
         else:
             loss = losses.mean()
-        loss.backward()
+        self.added(loss).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         with torch.no_grad():
@@ -245,18 +256,15 @@ def step_notes(run: Run, data: Data) -> list[str]:
         return notes
     if potential.linear is not None and LOWEST <= run.lr / potential.linear <= HIGHEST:
         return notes
-    weights = torch.cat([w.detach().flatten() for w in network(run, data).parameters() if w.dim() > 1])
-    usual = float(weights.double().square().mean().sqrt())
-    around = usual * torch.tensor([1 - NEARBY, 1 + NEARBY], dtype=torch.float64)
-    low, high = potential.gradient(around).tolist()
-    curvature = (high - low) / (2 * NEARBY * usual)
-    alike = run.lr / curvature
-    if LOWEST <= alike <= HIGHEST:
+    usual = usual_size(network(run, data).parameters())
+    there = curvature(potential, usual)
+    alike = run.lr / there if 0 < there < math.inf else 0.0  # it may be beyond what numbers hold
+    if not alike or LOWEST <= alike <= HIGHEST:
         return notes
     return [
         *notes,
         f"under {run.potential} a step of {run.lr:g} moves weights of the usual size ({usual:.2g}) as SGD does with "
-        f"{alike:.1g}; --lr {0.1 * curvature:.1g} is like 0.1, and --lam scales with it",
+        f"{alike:.1g}; --lr {0.1 * there:.1g} is like 0.1, and --lam scales with it",
     ]
 
 

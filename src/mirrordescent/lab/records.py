@@ -21,6 +21,7 @@ from mirrordescent.lab.files import remove_parts, write_text, written
 from mirrordescent.lab.names import first_line
 from mirrordescent.lab.runs import Run
 
+COURSE = "course.json"  # of tasks that are learnt one after the other, in the folder that their runs are in
 AUDITS = "audits"  # the folder of runs on all samples, none set aside, in the folder of all runs
 FORMAT = 1
 Row = dict[str, float | int | None]  # one evaluation; None where a figure does not apply
@@ -141,15 +142,16 @@ def _like(default: Any, value: Any, name: str) -> Any:
 def read_all(root: Path, skip: Callable[[DamagedError], None] | None = None) -> list[Record]:
     """The records under a folder, one run's own folder included, in a fixed order. Raises RunError if none.
 
-    What is inside of a run's folder belongs to that run, such as an audit's check, and is no run of its own here. Nor
-    are audits, unless the folder is theirs: they train on what others are judged by.
+    What is inside of a run's folder belongs to that run, such as an audit's check, and is no run of its own here; what
+    is inside of a course's belongs to the course. Nor are audits, unless the folder is theirs: they train on what
+    others are judged by.
     skip: hears of records that are damaged, which are left out then; else the first of them is raised.
     """
     if not root.is_dir():
-        raise RunError(f"{root} is not a folder; `rmd train` and `rmd sweep` write their runs under runs/")
+        raise RunError(f"{root} is not a folder; `rmd train`, `sweep` and `reproduce` write their runs under runs/")
     found = list(_run_folders(root))
     if not found:
-        raise RunError(f"{root} holds no runs; make some with `rmd train` or `rmd sweep`")
+        raise RunError(f"{root} holds no runs; make some with `rmd train`, `rmd sweep` or `rmd reproduce`")
     records = []
     for folder in found:
         try:
@@ -166,7 +168,7 @@ def _run_folders(root: Path) -> Iterator[Path]:
         yield root
         return
     for path in sorted(root.iterdir()):
-        if path.is_dir() and path.name != AUDITS:
+        if path.is_dir() and path.name != AUDITS and not (path / COURSE).exists():
             yield from _run_folders(path)
 
 

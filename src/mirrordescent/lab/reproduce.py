@@ -7,31 +7,55 @@ from collections.abc import Callable, Sequence
 
 from mirrordescent.lab import paper
 from mirrordescent.lab.loop import Keeping, Progress
+from mirrordescent.lab.names import unknown
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record
-from mirrordescent.lab.reproduction import Pages, Row, compared, page, write_page
+from mirrordescent.lab.reproduction import Row, compared, page, write_page
+from mirrordescent.lab.reproduction.comparison import method_of
 from mirrordescent.lab.runs import Run
 from mirrordescent.lab.sweep import Finished, sweep
 
-__all__ = ["Pages", "Row", "compared", "page", "reproduce", "runs_of", "write_page"]
+__all__ = ["Row", "compared", "page", "reproduce", "runs_of", "write_page"]
 
+METHODS = {"rmd-sample": "RMD sample", "rmd-batch": "RMD batch", "weight-decay": "weight decay", "sgd": "SGD"}
 QUICK_EPOCHS = 10
 QUICK_RUNS = 3  # of each table: RMD sample, RMD batch, SGD
 
 
-def runs_of(table: str, *, quick: bool = False) -> list[Run]:
+def runs_of(
+    table: str,
+    *,
+    quick: bool = False,
+    methods: Sequence[str] = (),
+    lams: Sequence[float] = (),
+    epochs: int | None = None,
+) -> list[Run]:
     """The runs of a table ("40", "25", "10", "0") or of all, the most telling first.
 
-    quick: only the first few of each table, for ten epochs: to see that it works.
+    quick: only the first few of each table, for ten epochs: to see that it works. methods, lams: only those, where any
+    are named. epochs: another limit than the tables have; the report shows the longest runs that there are.
+    Raises ValueError for a method that is none of METHODS, and where no run is left.
 
     >>> len(runs_of("all")), len(runs_of("40")), len(runs_of("40", quick=True))
     (96, 24, 3)
+    >>> [(run.lam, run.epochs) for run in runs_of("40", methods=["rmd-batch"], lams=[1, 0.7], epochs=1500)]
+    [(1.0, 1500), (0.7, 1500)]
     """
     levels = paper.TABLES if table == "all" else (int(table),)
-    if not quick:
-        return paper.all_runs() if table == "all" else paper.table_runs(levels[0])
-    chosen = [run for level in levels for run in paper.table_runs(level)[:QUICK_RUNS]]
-    return [dataclasses.replace(run, epochs=QUICK_EPOCHS) for run in chosen]
+    if quick:
+        chosen = [run for level in levels for run in paper.table_runs(level)[:QUICK_RUNS]]
+        return [dataclasses.replace(run, epochs=QUICK_EPOCHS) for run in chosen]
+    for method in methods:
+        if method not in METHODS:
+            raise unknown("method", method, METHODS)
+    runs = paper.all_runs() if table == "all" else paper.table_runs(levels[0])
+    runs = [run for run in runs if not methods or method_of(run) in [METHODS[name] for name in methods]]
+    runs = [run for run in runs if not lams or run.lam in lams]
+    if not runs:
+        planned = {run.lam for level in levels for run in paper.table_runs(level) if run.lam is not None}
+        asked, known = (", ".join(f"{lam:g}" for lam in some) for some in (lams, sorted(planned)))
+        raise ValueError(f"no run of the tables with these methods has lam {asked}; there are {known}")
+    return [run if epochs is None else paper.lasting(run, epochs) for run in runs]
 
 
 def reproduce(

@@ -62,7 +62,8 @@ class Run:
     algorithm: Algorithm = "rmd"
     """stochastic gradient or mirror descent, weight decay, or regularizer mirror descent"""
     lam: float | None = None
-    """λ of rmd (2 unless given; inf is SMD, if penalty is square) and of weight-decay (λ·ΣL + ½‖w‖²: decay 1/(λ·n))"""
+    """λ of rmd (2 unless given; it weighs the loss of a batch, so half the batch size wants half the λ; inf is SMD, if
+    penalty is square) and of weight-decay (λ·ΣL + ½‖w‖²: decay 1/(λ·n))"""
     potential: str = "l2"
     """ψ of smd and rmd: l2, l1, linf, q=3, hypentropy, "2 * l2", ... (entropy needs weights > 0)"""
     reduction: Literal["sample", "batch"] = "sample"

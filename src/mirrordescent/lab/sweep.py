@@ -102,8 +102,8 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
 def parse_axis(text: str) -> tuple[str, list[str]]:
     """Take "lam=1,2,4" as a name and its values. Raises ValueError where it is not of that form."""
     name, equals, values = text.partition("=")
-    found_values = [value.strip() for value in values.split(",") if value.strip()]
-    if not equals or not name.strip() or not found_values:
+    found_values = [value.strip() for value in values.split(",")]
+    if not equals or not name.strip() or not all(found_values):
         raise ValueError(f"a grid is NAME=VALUE,VALUE,… (lam=1,2,4), got {text!r}")
     return name.strip().replace("-", "_"), found_values
 

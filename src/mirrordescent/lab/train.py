@@ -28,13 +28,14 @@ def train(
     watch: Watch | None = None,
     stop: Callable[[], bool] | None = None,
     capture: bool | None = None,
+    make: Callable[[Run, Data, Place], Job] = Job,
 ) -> Record:
     """Train a run to its end and return its record; a run that is done is only read, one that was cut off goes on.
 
     data: already loaded, for a caller with many runs on the same. watch: hears the progress. stop: asked after every
     step; True writes a checkpoint and returns the record with the status "interrupted". Ctrl-C, SIGTERM and a terminal
     that is gone do the same, and then raise KeyboardInterrupt. capture: take the steps as a CUDA graph, several times
-    faster and the same to the bit; None is on a GPU.
+    faster and the same to the bit; None is on a GPU. make: the job, where it is not the run's alone.
     Raises DataError for bad data, ValueError for settings that do not go together, RunError where the run's folder is
     somebody else's or holds something else.
 
@@ -57,7 +58,7 @@ def train(
     with held(folder, wait=keeping.wait, stop=stop, tell=tell), place.taken(), signals() as signalled:
         record = found(folder, run, data)
         if record is None or record.status != "done":
-            loop = Loop(Job(run, data, place), record or Record(folder, run), keeping, watch)
+            loop = Loop(make(run, data, place), record or Record(folder, run), keeping, watch)
             record = loop.record
             try:
                 if loop.under_way and (place.resolved.type == "cuda" if capture is None else capture):

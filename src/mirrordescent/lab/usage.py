@@ -21,6 +21,7 @@ from mirrordescent.lab.runs import parsed
 Result = TypeVar("Result")
 # a flag is --name, on or off is --name alone, and settings inside settings have no prefix
 CONFIG = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+PLACES = ("--root", "--data", "--folder", "--name", "--path")  # what people call a word that has no option
 REGISTRY = tyro.constructors.ConstructorRegistry()
 
 
@@ -140,7 +141,7 @@ def check(arguments: Sequence[str], words: Words, prog: str) -> None:
         flag, equals, value = token.partition("=")
         flag = flag.replace("_", "-")
         if flag not in words.flags:
-            raise UsageError(f"unknown option {flag!r}{nearest(flag, words.flags)}; see {prog} --help")
+            raise UsageError(f"unknown option {flag!r}{_hint(flag, words)}; see {prog} --help")
         kind = words.flags[flag]
         if flag in given:
             raise UsageError(f"option {flag!r} is given twice; see {prog} --help")
@@ -161,6 +162,13 @@ def check(arguments: Sequence[str], words: Words, prog: str) -> None:
     for kind, fields in words.settings.items():  # what is wrong with them together
         values = {fields[flag]: value for flag, value in found.items() if flag in fields}
         _told(functools.partial(kind, **values))
+
+
+def _hint(flag: str, words: Words) -> str:
+    """What may be meant by an unknown option."""
+    if words.places and flag in PLACES:
+        return f"; {words.places[0].upper()} goes without one"
+    return nearest(flag, words.flags)
 
 
 def _told(make: Callable[[], Result]) -> Result:

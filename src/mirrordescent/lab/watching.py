@@ -137,12 +137,44 @@ class Watching:
         elif self.total > 1 and not self.console.is_terminal:
             self._say(f"{self.ended} of {self.total}: {event.run.title}, seed {event.run.seed}, {event.status}")
 
+    def now(self, name: str) -> None:
+        """The runs that come next are called so; those before are through."""
+        self.name = name
+        self.begun.clear()
+        while self.tasks:
+            self.bars.remove_task(self.tasks.popitem()[1])
+
+    def through(self, line: str) -> None:
+        """One piece of the work is done, of several runs perhaps; tell it where there are no bars to see it by."""
+        self.ended += 1
+        if self.all is not None:
+            self.bars.update(self.all, completed=self.ended)
+        if not self.console.is_terminal:
+            self._say(f"{self.ended} of {self.total}: {line}")
+
     def note(self, line: str) -> None:
         """Show what there is to know beforehand."""
         self._say(f"note: {line}")
 
     def _say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def counting(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar for something that is counted: who calls says how many are done, and how many there are."""
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bars:
+        bar = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(bar, completed=done, total=total)
 
 
 @contextmanager

@@ -50,12 +50,24 @@ DRAWN_TASKS = 4
 
 
 @dataclass(frozen=True)
-class Report:
-    """What was written, and the lines of its table."""
+class Pages:
+    """A page that was written, with its pictures."""
 
     html: Path
     markdown: Path
     pictures: tuple[Path, ...]
+
+    @property
+    def named(self) -> list[tuple[str, Path]]:
+        """What to look at."""
+        drawn = [("pictures", self.pictures[0].parent)] if self.pictures else []
+        return [("report", self.html), ("page", self.markdown), *drawn]
+
+
+@dataclass(frozen=True)
+class Report(Pages):
+    """What was written, and the lines of its table."""
+
     lines: tuple[Line, ...]
 
 
@@ -68,16 +80,13 @@ def write_report(root: Path, out: Path | None = None) -> Report:
     where = "" if out is None else f" --out {shlex.quote(str(out))}"
     page = page_of(records, f"rmd report {shlex.quote(str(root))}{where}")
     out = root / "report" if out is None else out
-    paths = save(page, out / "report", PICTURES)
+    made = saved(page, out / "report", PICTURES)
     lines = tuple(line for task in tasks(records) for line in task.lines)
-    return Report(out / "report.html", out / "report.md", tuple(paths), lines)
+    return Report(made.html, made.markdown, made.pictures, lines)
 
 
-def save(page: Page, path: Path, pictures: str) -> list[Path]:
-    """Write a page as `path`.md and `path`.html, and its pictures into the folder `pictures` beside them.
-
-    Returns the pictures' paths.
-    """
+def saved(page: Page, path: Path, pictures: str) -> Pages:
+    """Write a page as `path`.md and `path`.html, and its pictures into the folder `pictures` beside them."""
     paths = []
     for picture in page.pictures:
         for ending, content in (("svg", picture.svg.encode("utf-8")), ("png", picture.png)):
@@ -85,9 +94,10 @@ def save(page: Page, path: Path, pictures: str) -> list[Path]:
             with written(paths[-1]) as file:
                 file.write(content)
     # The pages come last: whoever finds one finds its pictures.
-    write_text(path.with_suffix(".md"), as_markdown(page, pictures))
-    write_text(path.with_suffix(".html"), as_html(page))
-    return paths
+    markdown, html = path.with_suffix(".md"), path.with_suffix(".html")
+    write_text(markdown, as_markdown(page, pictures))
+    write_text(html, as_html(page))
+    return Pages(html, markdown, tuple(paths))
 
 
 def page_of(records: Sequence[Record], command: str) -> Page:

@@ -1,6 +1,6 @@
 """The report on the paper's tables: our runs beside its figures. It reads records, and never trains."""
 
 from mirrordescent.lab.reproduction.comparison import Best, Row, bests, compared
-from mirrordescent.lab.reproduction.writing import Pages, page, write_page
+from mirrordescent.lab.reproduction.writing import page, write_page
 
-__all__ = ["Best", "Pages", "Row", "bests", "compared", "page", "write_page"]
+__all__ = ["Best", "Row", "bests", "compared", "page", "write_page"]

@@ -179,7 +179,8 @@ def _settings() -> dict[str, int]:
 
 
 def _setting(run: Run) -> str:
-    return dataclasses.replace(run, seed=0, epochs=1).id
+    """A run's, but for the seed, how long it is and how often it is looked at."""
+    return dataclasses.replace(run, seed=0, epochs=1, every=1).id
 
 
 def _percent(figure: Spread) -> Spread:

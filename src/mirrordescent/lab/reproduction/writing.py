@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +16,12 @@ from mirrordescent.lab.records import Record, RunError
 from mirrordescent.lab.report.page import Block, Code, Page, Picture, Section, Table, Text, as_markdown
 from mirrordescent.lab.report.table import NOTHING
 from mirrordescent.lab.report.words import plural, unfinished
-from mirrordescent.lab.report.writing import needs_matplotlib, save
+from mirrordescent.lab.report.writing import Pages, needs_matplotlib, saved
 from mirrordescent.lab.reproduction.comparison import APART, Best, Row, bests, compared, leaders, level_of, method_of
 from mirrordescent.lab.runs import Run
 
 NAME = "reproduction"  # of the pages, without the ending
 PICTURES = f"pictures/{NAME}"  # the folder beside them
-
-
-@dataclass(frozen=True)
-class Pages:
-    """What was written."""
-
-    html: Path
-    markdown: Path
-    pictures: tuple[Path, ...]
-
-    @property
-    def named(self) -> list[tuple[str, Path]]:
-        """What to look at."""
-        return [("report", self.html), ("page", self.markdown), ("pictures", self.html.parent / PICTURES)]
 
 
 def write_page(records: Sequence[Record], keeping: Keeping, out: Path | None = None) -> Pages:
@@ -53,8 +38,7 @@ def write_page(records: Sequence[Record], keeping: Keeping, out: Path | None = N
         )
     where = "" if out is None else f" --out {shlex.quote(str(out))}"
     path = (keeping.root if out is None else out) / NAME
-    pictures = save(page_of(rows, f"rmd reproduce --report-only --root {root}{where}"), path, PICTURES)
-    return Pages(path.with_suffix(".html"), path.with_suffix(".md"), tuple(pictures))
+    return saved(page_of(rows, f"rmd reproduce --report-only --root {root}{where}"), path, PICTURES)
 
 
 def page(rows: Sequence[Row], command: str) -> str:

@@ -1,0 +1,116 @@
+"""Courses as lines of a table: the seeds of one setting together, under the tasks that they are about."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirrordescent.lab.continual.courses import METHODS, SETTINGS
+from mirrordescent.lab.continual.learning import Learnt
+from mirrordescent.lab.report.table import Spread, spread
+
+OWN = ("method", "seed", *(name for names in SETTINGS.values() for name in names))  # by which lines differ
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method with its settings, over its seeds; shares are fractions, None while no course is done.
+
+    mean: test accuracy over all tasks, after the last. forgotten: what was known of a task right after it, less what is
+    left at the end, over all but the last. learnt: test accuracy on each task right after it.
+    after_two: mean test accuracy on the first two tasks, after the second.
+    """
+
+    title: str
+    method: str
+    courses: tuple[Learnt, ...]
+
+    @property
+    def counted(self) -> list[Learnt]:
+        """Those that came to the end of the last task."""
+        return [one for one in self.courses if one.reason == "tasks"]
+
+    @property
+    def seeds(self) -> str:
+        """How many are behind the figures: "3", or "2 of 3"."""
+        whole, all_of_them = len(self.counted), len(self.courses)
+        return f"{whole}" if whole == all_of_them else f"{whole} of {all_of_them}"
+
+    @property
+    def ended(self) -> str:
+        """What there is to know beside the figures: how many diverged, or are not done."""
+        diverged = sum(one.reason == "diverged" for one in self.courses)
+        open_ = sum(one.status != "done" for one in self.courses)
+        told = [(diverged, "diverged"), (open_, "not done")]
+        return ", ".join(f"{count} {what}" for count, what in told if count)
+
+    @property
+    def mean(self) -> Spread | None:
+        """Over all tasks, after the last."""
+        return spread(statistics.fmean(one.accuracies[-1]) for one in self.counted)
+
+    @property
+    def forgotten(self) -> Spread | None:
+        """Of all tasks but the last."""
+        return spread(
+            statistics.fmean(row[-1] - last for row, last in zip(one.accuracies[:-1], one.accuracies[-1], strict=False))
+            for one in self.counted
+        )
+
+    @property
+    def learnt(self) -> Spread | None:
+        """Of each task, right after it."""
+        return spread(statistics.fmean(row[-1] for row in one.accuracies) for one in self.counted)
+
+    @property
+    def after_two(self) -> Spread | None:
+        """Of the first two tasks, after the second."""
+        return self.so_far(2)
+
+    def so_far(self, number: int) -> Spread | None:
+        """Over the first `number` tasks, right after them."""
+        return spread(statistics.fmean(one.accuracies[number - 1]) for one in self.counted)
+
+    def of_first(self, number: int) -> Spread | None:
+        """On the first task, after `number` of them."""
+        return spread(one.accuracies[number - 1][0] for one in self.counted)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What courses that are compared have in common, and their lines."""
+
+    title: str
+    tasks: int
+    lines: tuple[Line, ...]
+
+    @property
+    def best(self) -> Line | None:
+        """With the best accuracy over all tasks at the end."""
+        known = [(line.mean.mean, line) for line in self.lines if line.mean is not None]
+        return max(known, key=lambda pair: pair[0])[1] if known else None
+
+
+def settings(found: Sequence[Learnt]) -> list[Setting]:
+    """Courses put together: those that learn the same under the same conditions, and of these the same method."""
+    together: dict[tuple[object, ...], list[Learnt]] = {}
+    for one in found:
+        held = {name: value for name, value in one.course.to_dict().items() if name not in OWN}
+        together.setdefault((*held.items(), one.data.get("digest")), []).append(one)
+    return [_setting(courses) for courses in together.values()]
+
+
+def _setting(found: Sequence[Learnt]) -> Setting:
+    lines: dict[tuple[int, str], list[Learnt]] = {}
+    for one in found:
+        lines.setdefault((METHODS.index(one.course.method), one.course.title), []).append(one)
+    first, lessons = found[0], found[0].course.lessons
+    what = "the inputs in another order" if lessons.kind == "permuted" else f"{first.data['classes']} classes each"
+    words = [f"{lessons.tasks} tasks of {first.data['name']}", what, f"{first.data['samples']:,} samples"]
+    words += [f"{lessons.epochs} epochs each", lessons.model, *(["inputs as they are"] if lessons.raw else [])]
+    return Setting(
+        ", ".join(words),
+        lessons.tasks,
+        tuple(Line(title, courses[0].course.method, tuple(courses)) for (_, title), courses in sorted(lines.items())),
+    )

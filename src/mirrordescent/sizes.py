@@ -1,0 +1,57 @@
+"""A step size for every potential: what is like a step of SGD that one knows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from mirrordescent.potentials import Potential
+from mirrordescent.specs import potential as as_potential
+
+NEARBY = 1e-3  # relative, for a derivative
+
+
+def step_size(params: Iterable[Tensor], potential: str | Potential, sgd_lr: float = 0.1) -> float:
+    """The lr with which weights of the usual size move under ψ as they do by SGD with `sgd_lr`: sgd_lr · ψ''(u).
+
+    params: a model's, at its start; u is the root mean square of those with more than one dimension (all, if none
+    has). λ scales with lr, as z settles over λ/lr epochs: where λ = 2 suits lr = 0.1, it is 20 lr.
+    Raises ValueError for a potential in which weights depend on each other, and where ψ'' is beyond what numbers hold.
+
+    >>> import torch, mirrordescent as md
+    >>> model = torch.nn.Linear(100, 10)
+    >>> lr = md.step_size(model.parameters(), "linf")
+    >>> optimizer = md.RMD(model.parameters(), lr=lr, lam=20 * lr, num_samples=1000, potential="linf")
+    """
+    if not 0 < sgd_lr < math.inf:
+        raise ValueError(f"sgd_lr must be > 0 and finite, got {sgd_lr}")
+    psi, usual = as_potential(potential), usual_size(params)
+    found = sgd_lr * curvature(psi, usual)
+    if not 0 < found < math.inf:
+        there = f"ψ'' is {found / sgd_lr:g} at weights of {usual:.2g}"
+        raise ValueError(f"under {psi.spec} no lr is like {sgd_lr:g}: {there}")
+    return found
+
+
+def usual_size(params: Iterable[Tensor]) -> float:
+    """The root mean square of the weights that are matrices, or of all of them if none is."""
+    held = [w.detach() for w in params]
+    held = [w for w in held if w.dim() > 1] or held
+    if not held:
+        raise ValueError("params is empty")
+    squares = sum(float(w.double().square().sum()) for w in held)
+    return math.sqrt(squares / max(1, sum(w.numel() for w in held)))
+
+
+def curvature(psi: Potential, weight: float) -> float:
+    """ψ'' of one weight, by differences. Raises ValueError where there is no such thing."""
+    if not psi.separable or (psi.live and not psi.uniform):
+        raise ValueError(f"{psi.spec} has no curvature that is the same for every weight")
+    if psi.linear is not None:
+        return psi.linear
+    around = weight * torch.tensor([1 - NEARBY, 1 + NEARBY], dtype=torch.float64, device="cpu")
+    low, high = psi.gradient(around).tolist()
+    return (high - low) / (2 * NEARBY * weight) if weight else 0.0

@@ -1,0 +1,52 @@
+"""A step of the size that `md.step_size` gives moves a weight as SGD's does, under every potential."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from cases import CASES, Case
+from torch import nn
+
+import mirrordescent as md
+from mirrordescent.sizes import curvature, usual_size
+
+ALIKE = [case for case in CASES if case.potential.separable and not isinstance(case.potential, md.Quadratic)]
+
+
+@pytest.mark.parametrize("case", ALIKE, ids=lambda case: case.name)
+def test_weights_of_the_usual_size_move_as_by_sgd(case: Case) -> None:
+    w = nn.Parameter(torch.full((3, 4), 0.3, dtype=torch.float64))
+    lr = md.step_size([w], case.potential, sgd_lr=1e-4)
+    w.grad = torch.ones_like(w)
+    md.SMD([w], lr, case.potential).step()
+    torch.testing.assert_close(0.3 - w.detach(), torch.full_like(w, 1e-4), rtol=5e-3, atol=0.0)
+
+
+def test_the_usual_size_is_that_of_matrices() -> None:
+    weight, bias = torch.tensor([[3.0, -4.0]]), torch.tensor([1e6])
+    assert usual_size([weight, bias]) == pytest.approx(math.sqrt(12.5))
+    assert usual_size([bias]) == 1e6
+    with pytest.raises(ValueError, match="params is empty"):
+        usual_size([])
+
+
+@pytest.mark.parametrize(("q", "weight"), [(1.1, 0.02), (3, 0.5), (10, 0.05)])
+def test_the_curvature_of_a_q_norm_is_its_closed_form(q: float, weight: float) -> None:
+    assert curvature(md.QNorm(q), weight) == pytest.approx((q - 1) * weight ** (q - 2), rel=1e-4)
+
+
+def test_what_has_no_such_size_is_told() -> None:
+    w = [torch.full((2, 2), 0.05)]
+    with pytest.raises(ValueError, match="no curvature that is the same for every weight"):
+        md.step_size(w, md.SquaredNorm(3))
+    with pytest.raises(ValueError, match="no curvature that is the same for every weight"):
+        md.step_size(w, md.Quadratic(torch.ones(2, 2)))
+    with pytest.raises(ValueError, match=r"under q=300\.0 no lr is like 0\.1: ψ'' is 0 at weights of 0\.05"):
+        md.step_size(w, "q=300")
+    with pytest.raises(ValueError, match="no lr is like"):
+        md.step_size([torch.zeros(2, 2)], "q=3")
+    with pytest.raises(ValueError, match="sgd_lr must be > 0 and finite, got 0"):
+        md.step_size(w, "l2", 0)
+    assert md.step_size(w, 2 * md.L2(), 0.2) == 0.4
