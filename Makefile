@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[lab,dev,tensorboard]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[lab,dev,tensorboard,lightning,transformers]"
 	touch $@
 
 demo: .venv/installed  ## train on digits with wrong labels, compare, and write a report

@@ -115,6 +115,11 @@ print([name for name in sys.modules if name.split('.')[0] in {banned}])
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("path", sorted((SOURCE / "integrations").glob("*.py")), ids=lambda path: path.stem)
+def test_an_integration_stands_on_the_core_alone(path: Path) -> None:
+    assert imported(path) <= set(CORE)
+
+
 @pytest.mark.parametrize("module", ORDER)
 def test_modules_import_from_above_only(module: str) -> None:
     below = {name for name in imported(SOURCE / f"{module}.py") if ORDER.index(name) >= ORDER.index(module)}

@@ -17,6 +17,18 @@ def blocks(page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/lab.md", "docs/audit.md"])
 def test_the_code_on_the_page_runs(page: str) -> None:
+    runs(page)
+
+
+@pytest.mark.filterwarnings("ignore")  # what the trainers say of a machine and of themselves
+def test_the_code_for_trainers_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("lightning", "transformers", "accelerate"):
+        pytest.importorskip(library)
+    monkeypatch.chdir(tmp_path)
+    runs("docs/trainers.md")
+
+
+def runs(page: str) -> None:
     """The blocks of a page, in order, in one namespace."""
     names: dict[str, object] = {}
     assert blocks(page)

@@ -185,6 +185,53 @@ def test_clipping_scales_both_steps() -> None:
     assert (optimizer.aux.values[SECOND] > 0.01).all()
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_clipping_at_every_step_is_clipping_before_it(momentum: float) -> None:
+    """Also where the backward pass is part of the step, and a trainer could not clip between them."""
+    by_hand, by_setting, closed = make(momentum=momentum), *(make(max_norm=0.01, momentum=momentum) for _ in range(2))
+    for index in (FIRST, SECOND, FIRST):
+        for model, optimizer in (by_hand, by_setting):
+            optimizer.zero_grad()
+            forward(model, optimizer, index).backward()
+            if optimizer is by_hand[1]:
+                assert float(optimizer.clip_grad_norm_(0.01)) > 0.01
+            optimizer.step()
+        model, optimizer = closed
+
+        def closure(index: Tensor = index, model: nn.Module = model, optimizer: md.RMD = optimizer) -> float:
+            optimizer.zero_grad()
+            loss = forward(model, optimizer, index)
+            loss.backward()
+            return float(loss.detach())
+
+        optimizer.step(closure)
+    for other in (by_setting, closed):
+        for one, two in zip(state(*by_hand), state(*other), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-8)
+    assert any(not torch.equal(a, b) for a, b in zip(state(*by_hand), expected(FIRST, SECOND, FIRST), strict=True))
+
+
+def test_clipping_is_part_of_the_state() -> None:
+    model, optimizer = make(max_norm=0.01)
+    other, twin = make()
+    twin.load_state_dict(optimizer.state_dict())
+    for one in ((model, optimizer), (other, twin)):
+        plain_step(*one, FIRST)
+    assert_same(state(model, optimizer), state(other, twin))
+    older = optimizer.state_dict()
+    del older["param_groups"][0]["max_norm"]  # from before there was such a setting
+    optimizer.load_state_dict(older)
+    assert optimizer.param_groups[0]["max_norm"] == 0.01
+    with pytest.raises(ValueError, match="max_norm is one for the whole optimizer"):
+        md.RMD([{"params": [nn.Parameter(torch.ones(1))], "max_norm": 1.0}], 0.1, 1.0, 2)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_norm_that_clips_nothing_or_all_is_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="max_norm must be > 0 and finite, or None"):
+        make(max_norm=wrong)
+
+
 def test_clipping_that_does_not_bite_changes_nothing() -> None:
     model, optimizer = make()
     forward(model, optimizer, FIRST).backward()

@@ -33,7 +33,7 @@ REDUCTIONS = ("sample", "batch")
 CONVENTIONS = ("paper", "objective")
 MOMENTUM_RULES = ("dense", "scaled")
 # What one optimizer has once, kept in its first parameter group beside z.
-SETTINGS = ("lam", "num_samples", "reduction", "penalty", "lam_convention", "momentum_rule", "eps")
+SETTINGS = ("lam", "num_samples", "reduction", "penalty", "lam_convention", "momentum_rule", "eps", "max_norm")
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -78,6 +78,8 @@ class RMD(SMD):
     eps: ε in s = √(2 (L + ε)); by default the machine epsilon of the losses' type.
     momentum_rule: "dense", z follows the same heavy ball as w and the objective stays (one more number per sample), or
         "scaled", z's step is divided by 1 − μ, which is right while lr is constant.
+    max_norm: clip the gradient's norm to it at every step, as `clip_grad_norm_` does; for a trainer's loop, whose own
+        clipping would change the objective and is to be switched off.
     process_group: the ranks that train the model together (DistributedDataParallel), the default group unless given.
         Each has all of z, and they move it together. A group of one rank alone is for a model of its own.
 
@@ -115,6 +117,7 @@ class RMD(SMD):
         eps: float | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
+        max_norm: float | None = None,
         process_group: Any = None,
     ) -> None:
         if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__"):
@@ -128,6 +131,9 @@ class RMD(SMD):
         eps = None if eps is None else number("eps", eps)
         if eps is not None and not 0 <= eps < math.inf:
             raise ValueError(f"eps must be a finite number >= 0, or None for the losses' machine epsilon, got {eps}")
+        max_norm = None if max_norm is None else number("max_norm", max_norm)
+        if max_norm is not None and not 0 < max_norm < math.inf:
+            raise ValueError(f"max_norm must be > 0 and finite, or None for no clipping, got {max_norm}")
         if callable(penalty):
             check_penalty(penalty)
         elif penalty == "custom":  # which checkpoints call a function
@@ -142,6 +148,7 @@ class RMD(SMD):
             "lam_convention": lam_convention,
             "momentum_rule": momentum_rule,
             "eps": eps,
+            "max_norm": max_norm,
         }
         check_settings(self._settings)
         super().__init__(params, lr, potential, momentum=momentum, foreach=foreach, fused=fused)
@@ -291,13 +298,21 @@ class RMD(SMD):
         grads = gradients(self._params())
         if not grads:
             return torch.tensor(0.0)
+        total, factor = self._clip(grads, max_norm)
+        self._pending.scale(factor)
+        self._pending.remember(grads)
+        return total
+
+    def _clip(self, grads: list[Tensor], max_norm: float) -> tuple[Tensor, Tensor]:
+        """Scale the gradients down to a norm; returns the norm that they had, and the factor, for z's step."""
         total = torch.nn.utils.get_total_norm(grads)
+        scale = getattr(self, "grad_scale", None)  # of a GradScaler that leaves unscaling to a fused step
+        if scale is not None:
+            total = total / scale.to(total).reshape(())
         factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
         for g in grads:
             g.mul_(factor.to(g.device))
-        self._pending.scale(finite(factor))
-        self._pending.remember(grads)
-        return total
+        return total, finite(factor)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -335,6 +350,9 @@ class RMD(SMD):
         self._stability.look_at_factors([batch.factor for batch in self._pending.batches])
         index, slope = self._pending.union(self.aux.values)
         rate = self._rate(index)
+        max_norm = self.param_groups[0].get("max_norm")  # a pickle from before has none
+        if max_norm is not None:
+            slope = slope * self._clip(grads, max_norm)[1].to(slope)
         try:
             where = None
             if rate is not None:  # before w moves: with several ranks it may be what fails
