@@ -193,6 +193,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"foreach": True},
     {"foreach": False, "fused": False},
     {"penalty": "huber", "lam_convention": "objective"},
+    {"max_norm": 0.1},
 ]
 
 

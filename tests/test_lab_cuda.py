@@ -16,8 +16,12 @@ from torch.nn import functional as F
 from mirrordescent.lab import engine as engines
 from mirrordescent.lab import stem as stems
 from mirrordescent.lab.audit.auditing import Asked, audit_data
+from mirrordescent.lab.bench import Bench, measured
 from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.captured import _tensors as tensors_of
+from mirrordescent.lab.continual import Course, Lessons, learn
+from mirrordescent.lab.continual.learning import Later
+from mirrordescent.lab.continual.tasks import tasks_of
 from mirrordescent.lab.data import Data
 from mirrordescent.lab.engine import all_trained, engine, side_by_side
 from mirrordescent.lab.half import halved
@@ -447,3 +451,41 @@ def test_a_run_that_fails_says_so_and_the_others_go_on(tmp_path: Path, monkeypat
     assert sorted(end.status for end in ended) == ["done", "done", "failed"]
     broken = read(works[1].root / run.id)
     assert (broken.status, broken.reason) == ("failed", "it is full")
+
+
+@pytest.mark.parametrize("method", ["near", "ewc", "rmd", "anchored"])
+def test_a_later_tasks_captured_step_is_the_plain_one(method: str) -> None:
+    lessons = Lessons(kind="split", model="cnn", tasks=2, ewc_alpha=1.0)
+    [_, task] = tasks_of(Course(lessons, method), dataclasses.replace(pictures(), class_names=tuple("abcdefghij")))
+    lam = {"rmd": 2.0, "anchored": 2.0}.get(method)
+    algorithm = {"algorithm": "sgd"} if lam is None else {"algorithm": "rmd", "lam": lam}
+    run = Run.from_dict({**algorithm, "model": "cnn", "augment": "none", "precision": "float32", "batch_size": 16})
+    place, found = Place("cuda", deterministic=True), []
+    with place.taken():
+        weights = Job(run, task, place).model.state_dict()
+        importance = [{name: torch.rand_like(w).cpu() for name, w in weights.items()}]
+        for capture in (False, True):
+            job = Later(run, task, place, course=Course(lessons, method), weights=weights, importance=importance)
+            stepper = Captured(job) if capture else job
+            stepper.begin(1)
+            for _ in range(5):
+                stepper.step()
+            stepper.wait()
+            found.append([w.detach().clone() for w in job.model.parameters()])
+    for plain, captured in zip(*found, strict=True):
+        assert torch.equal(plain, captured)
+
+
+def test_a_course_is_learnt_on_a_gpu(tmp_path: Path) -> None:
+    course = Course(Lessons(tasks=2, epochs=5, samples=400), "anchored")
+    on_gpu, on_cpu = (learn(course, Keeping(tmp_path / where), Place(where)) for where in ("cuda", "cpu"))
+    for ours, theirs in zip(on_gpu.accuracies, on_cpu.accuracies, strict=True):
+        assert ours == pytest.approx(theirs, abs=0.05)
+
+
+def test_steps_are_timed_eagerly_and_as_graphs() -> None:
+    costs = measured(Bench(model="cnn", batch_size=32, samples=100, seconds=1, blocks=3), Place("cuda"), ["l2", "q=3"])
+    assert list(costs.sgd_ms) == ["eager", "graph"]
+    for row in costs.rows:
+        assert row.graph is not None
+        assert 0 < row.graph.middle < 10
