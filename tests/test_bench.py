@@ -88,6 +88,7 @@ def test_a_busy_machine_is_told(high: float, noisy: bool) -> None:
         ("--seconds 0", "seconds must be > 0 and finite, got 0.0"),
         ("--model linear --potentials l3", "'l3'"),
         ("--model linear --potentials entropy", "entropy"),
+        ("--potentials --model linear", "needs a value"),
     ],
 )
 def test_a_mistake_costs_one_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,3 +116,8 @@ def test_the_command_prints_a_table_or_json(
     assert main([*some, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 5
     assert not list(tmp_path.iterdir())
+
+
+def test_nothing_to_time_is_told() -> None:
+    with pytest.raises(ValueError, match="potentials is empty"):
+        measured(SMALL, Place("cpu"), [])

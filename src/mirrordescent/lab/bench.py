@@ -141,6 +141,8 @@ def measured(
     >>> [row.method for row in costs.rows]
     ['SGD', 'SMD l2', 'RMD l2']
     """
+    if not potentials:
+        raise ValueError("potentials is empty; name some, such as l2")
     place = place or Place()
     device = place.resolved
     if bench.model == "auto":

@@ -183,10 +183,11 @@ class _Teaching:
         model = network(run, task).to(self.place.resolved).eval()
         model.load_state_dict(weights)
         self.weights = weights
-        if self.course.method in ("ewc", "anchored"):
-            found = md.fisher(model, task.inputs.split(CHUNK), generator=self._draw(number))
-            self.importance.append({name: part.cpu() for name, part in found.items()})
-        self.learnt.accuracies.append([_accuracy(model, one) for one in self.tasks[: number + 1]])
+        with self.place.taken():
+            if self.course.method in ("ewc", "anchored"):
+                found = md.fisher(model, task.inputs.split(CHUNK), generator=self._draw(number))
+                self.importance.append({name: part.cpu() for name, part in found.items()})
+            self.learnt.accuracies.append([_accuracy(model, one) for one in self.tasks[: number + 1]])
         kept = {"weights": self.weights, "importance": self.importance}
         save_checkpoint(self.folder, {**kept, "accuracies": json.dumps(self.learnt.accuracies)})
         self.learnt.write()
