@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,7 +105,9 @@ def test_half_precision_is_summed_in_single() -> None:
         ([], {}, ValueError, "batches gave no samples"),
         ([torch.empty(0, 4).double()], {}, ValueError, "batches gave no samples"),
         ([torch.full((2, 4), float("nan")).double()], {}, ValueError, "not finite for some sample"),
-        ([{"x": torch.ones(2, 4)}], {}, TypeError, "a batch must be a tensor of inputs"),
+        ([{"x": ["a", "b"]}], {}, TypeError, "a batch must be a tensor of inputs"),
+        ([{"labels": torch.ones(2)}], {}, TypeError, "a batch must be a tensor of inputs"),
+        ([{"x": torch.ones(2, 4).double()}], {}, TypeError, "unexpected keyword argument 'x'"),
         ([(torch.ones(2, 4).double(), ["a", "b"])], {"losses": labelled}, TypeError, "tensors of one length"),
         ([(torch.ones(2, 4).double(), torch.ones(3))], {"losses": labelled}, TypeError, "tensors of one length"),
     ],
@@ -112,6 +115,35 @@ def test_half_precision_is_summed_in_single() -> None:
 def test_bad_batches_are_told(batches: Any, options: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         md.fisher(classifier(), batches, **options)
+
+
+class Named(nn.Module):
+    """A classifier of two inputs by their names, with an output that has logits among other things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = classifier()
+
+    def forward(self, left: Tensor, right: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.inner(left * right), hidden=left)
+
+
+@pytest.mark.parametrize("alone", [0, 10**9])
+@pytest.mark.parametrize("drawn", [True, False])
+def test_batches_with_names_are_those_without(alone: int, drawn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ALONE", alone)
+    left, right, y = torch.randn(6, 4).double(), torch.randn(6, 4).double(), torch.randint(3, (6,))
+    draw = torch.Generator()
+
+    def by_name(output: SimpleNamespace, batch: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(output.logits, batch["labels"], reduction="none")
+
+    batch = {"left": left, "labels": y, "right": right, "index": torch.arange(6)}
+    found = md.fisher(Named(), [batch], losses=None if drawn else by_name, generator=draw.manual_seed(0))
+    plain = (left * right, y)
+    expected = md.fisher(classifier(), [plain], losses=None if drawn else labelled, generator=draw.manual_seed(0))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[f"inner.{name}"], value, rtol=1e-10, atol=0.0)
 
 
 def test_labels_are_not_looked_at() -> None:

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,11 @@ from mirrordescent.inputs import working
 from mirrordescent.potentials import Quadratic
 
 Batch = tuple[Tensor, ...]  # of one length, the inputs first
-Losses = Callable[[Any, Batch], Tensor]  # of the model's output and the batch; (batch,)
+Losses = Callable[[Any, Any], Tensor]  # of the model's output and the batch, as it was given; (batch,)
 Weights = dict[str, Tensor]  # by the names of model.named_parameters()
 AT_ONCE = {"cpu": 2**21}  # numbers in the gradients that are there at a time, by the kind of device
 MANY = 2**25  # the same elsewhere
+ANSWERS = ("label", "labels", "label_ids", "index")  # in a batch with names, what is no input
 ALONE = 2**18  # a network with more of them is faster sample by sample on a CPU
 
 
@@ -35,12 +36,13 @@ def fisher(
 
         F_k = mean over the samples x of (∂ log p(y|x) / ∂w_k)²,    y drawn from the model itself
 
-    batches: the old task's inputs, or tuples that begin with them, as a DataLoader gives; they are moved to the model's
-    device, and labels are not looked at. A model with several inputs is wrapped in one that takes a tensor. losses: for
-    a model whose outputs are not the logits of classes: given its output and the batch as a tuple of tensors, each
-    sample's −log p(y|x), with y drawn from the model, or as it is in the data (the "empirical" Fisher information).
-    generator: draws the classes, on the model's device. Computed in evaluation mode, for each sample by itself, with no
-    gradient left behind. Frozen parameters are left out.
+    batches: the old task's inputs, or tuples that begin with them, as a DataLoader gives; or dictionaries, which go to
+    the model by their names, but for "labels", "label" and "index". They are moved to the model's device, and
+    labels are not looked at. The output is the logits of classes, or has them as `.logits`. losses: for other models:
+    given the output and the batch, as a tuple or a dictionary of tensors, each sample's −log p(y|x), with y drawn from
+    the model, or as it is in the data (the "empirical" Fisher information). generator: draws the classes, on the
+    model's device. Computed in evaluation mode, for each sample by itself, with no gradient left behind. Frozen
+    parameters are left out.
     Raises ValueError where there are no samples, for other outputs, and for gradients that are not finite.
 
     >>> model = torch.nn.Linear(2, 3)
@@ -56,18 +58,18 @@ def fisher(
     squares = _squares_one_by_one if large else _squares_at_once
     with _evaluating(model):
         for given in batches:
-            batch = _batch(given, next(iter(params.values())).device, whole=losses is not None)
+            form, batch = _taken(given, next(iter(params.values())).device, whole=losses is not None)
             if not len(batch[0]):
                 continue
             if losses is None:
-                batch = (batch[0], _drawn(model, batch[0], generator))
+                batch = (*batch, _drawn(form.called(model, batch), generator))
             try:
-                found = squares(model, params, batch, losses or _of_drawn)
+                found = squares(model, params, form, batch, losses)
             except RuntimeError:  # there are models that torch.func cannot take
                 if squares is _squares_one_by_one:
                     raise
                 squares = _squares_one_by_one
-                found = squares(model, params, batch, losses or _of_drawn)
+                found = squares(model, params, form, batch, losses)
             for name, total in sums.items():
                 total += found[name]
             count += len(batch[0])
@@ -143,12 +145,34 @@ def _bare(name: str) -> str:
     return name
 
 
-def _squares_at_once(model: nn.Module, params: Weights, batch: Batch, losses: Losses) -> Weights:
+class _Form(NamedTuple):
+    """How the tensors of a batch go to a model and to a loss: by their names, or the first one as it is."""
+
+    names: tuple[str, ...] | None
+
+    def arguments(self, batch: Batch) -> tuple[Batch, dict[str, Tensor]]:
+        if self.names is None:
+            return batch[:1], {}
+        return (), {name: part for name, part in zip(self.names, batch, strict=False) if name not in ANSWERS}
+
+    def called(self, model: nn.Module, batch: Batch) -> Any:
+        args, named = self.arguments(batch)
+        with torch.no_grad():
+            return model(*args, **named)
+
+    def losses(self, output: Any, batch: Batch, losses: Losses | None) -> Tensor:
+        """By the user's function, or of the classes that were drawn, which stand last."""
+        if losses is None:
+            return F.cross_entropy(_logits(output), batch[-1], reduction="none")
+        return losses(output, batch if self.names is None else dict(zip(self.names, batch, strict=True)))
+
+
+def _squares_at_once(model: nn.Module, params: Weights, form: _Form, batch: Batch, losses: Losses | None) -> Weights:
     """Each parameter's squared gradients, summed over the samples."""
 
     def loss(held: Weights, sample: Batch) -> Tensor:
         one = tuple(part[None] for part in sample)
-        return losses(functional_call(model, held, (one[0],)), one).sum()
+        return form.losses(functional_call(model, held, *form.arguments(one)), one, losses).sum()
 
     held, found = {name: w.detach() for name, w in params.items()}, _zeros(params)
     size = max(1, AT_ONCE.get(batch[0].device.type, MANY) // sum(w.numel() for w in params.values()))
@@ -160,26 +184,26 @@ def _squares_at_once(model: nn.Module, params: Weights, batch: Batch, losses: Lo
     return found
 
 
-def _squares_one_by_one(model: nn.Module, params: Weights, batch: Batch, losses: Losses) -> Weights:
+def _squares_one_by_one(model: nn.Module, params: Weights, form: _Form, batch: Batch, losses: Losses | None) -> Weights:
     """The same for any model, in as many backward passes as there are samples."""
     found = _zeros(params)
     for one in zip(*(part.split(1) for part in batch), strict=True):
+        args, named = form.arguments(one)
         with torch.enable_grad():
-            loss = losses(model(one[0]), one).sum()
+            loss = form.losses(model(*args, **named), one, losses).sum()
         for name, g in zip(params, torch.autograd.grad(loss, list(params.values()), allow_unused=True), strict=True):
             if g is not None:
                 found[name] += working(g).square()
     return found
 
 
-def _of_drawn(logits: Tensor, batch: Batch) -> Tensor:
-    return F.cross_entropy(logits, batch[1], reduction="none")
+def _logits(output: Any) -> Any:
+    return getattr(output, "logits", output)
 
 
-def _drawn(model: nn.Module, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
+def _drawn(output: Any, generator: torch.Generator | None) -> Tensor:
     """A class for each sample, by the model's own probabilities."""
-    with torch.no_grad():
-        logits = model(inputs)
+    logits = _logits(output)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
         found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"the model's output must be logits, (batch, classes), got {found}; for others give losses=")
@@ -188,13 +212,19 @@ def _drawn(model: nn.Module, inputs: Tensor, generator: torch.Generator | None) 
     return torch.multinomial(logits.float().softmax(1), 1, generator=generator)[:, 0]
 
 
-def _batch(given: Any, device: torch.device, *, whole: bool) -> Batch:
-    """What a loader gave, on the model's device; the inputs alone unless `whole`."""
-    parts = list(given) if isinstance(given, (tuple, list)) else [given]
-    parts = parts if whole else parts[:1]
+def _taken(given: Any, device: torch.device, *, whole: bool) -> tuple[_Form, Batch]:
+    """What a loader gave, on the model's device; unless `whole`, the inputs alone."""
+    names, parts = None, [given]
+    if isinstance(given, Mapping):
+        names = tuple(name for name in given if whole or name not in ANSWERS)
+        parts = [given[name] for name in names]
+    elif isinstance(given, (tuple, list)):
+        parts = list(given) if whole else list(given[:1])
     if not parts or not all(isinstance(part, Tensor) and part.dim() and len(part) == len(parts[0]) for part in parts):
-        raise TypeError("a batch must be a tensor of inputs, or tensors of one length that begin with it")
-    return tuple(part.to(device) for part in parts)
+        raise TypeError(
+            "a batch must be a tensor of inputs, tensors of one length that begin with it, or a dictionary of them"
+        )
+    return _Form(names), tuple(part.to(device) for part in parts)
 
 
 def _trained(model: nn.Module) -> Weights:
