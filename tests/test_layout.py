@@ -115,6 +115,12 @@ print([name for name in sys.modules if name.split('.')[0] in {banned}])
     assert result.stdout.strip() == "[]"
 
 
+def test_nothing_imports_the_command_but_the_command() -> None:
+    its_own = {SOURCE / "cli.py", SOURCE / "__main__.py", *(SOURCE / "commands").glob("*.py")}
+    for path in set(SOURCE.rglob("*.py")) - its_own:
+        assert not imported(path) & {"cli", "commands"}, path
+
+
 @pytest.mark.parametrize("path", sorted((SOURCE / "integrations").glob("*.py")), ids=lambda path: path.stem)
 def test_an_integration_stands_on_the_core_alone(path: Path) -> None:
     assert imported(path) <= set(CORE)

@@ -1,0 +1,118 @@
+"""Wrong labels: `rmd audit` and `rmd clean`."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from mirrordescent.commands.words import DataName, Kept, Where, say_notes
+from mirrordescent.lab.audit.auditing import Asked
+from mirrordescent.lab.audit.cleaning import Cleaning
+from mirrordescent.lab.data import DataError
+from mirrordescent.lab.data.datasets import check_apart
+from mirrordescent.lab.display import show_audit, show_cleaned
+from mirrordescent.lab.files import check_writable, written
+from mirrordescent.lab.watching import Watching, console, say
+
+Audited = Annotated[Asked, tyro.conf.arg(name="audit")]
+
+
+def audit(
+    data: DataName,
+    asked: Audited,
+    keeping: Kept,
+    place: Where,
+    out: Path | None = None,
+    top: int = 20,
+    json: bool = False,
+) -> int:
+    """Find the labels that are probably wrong: train on all of them, and see which ones the network contradicts.
+
+    It needs no clean labels and no settings. It prints an estimate of how many are wrong and the top suspects, and
+    writes audit.csv (a line per sample) and audit.html (look at them, decide, export the decisions for rmd clean).
+
+    Args:
+        data: a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images
+        out: where to write audit.csv and audit.html; the run's folder unless given
+        top: how many suspects to print
+        json: print the table for machines
+    """
+    from mirrordescent.lab.audit.auditing import audit_whole, whole_of
+    from mirrordescent.lab.audit.telling import audit_paths, write_audit
+
+    if top < 0:
+        raise ValueError(f"top must be >= 0, got {top}")
+    if out is not None and out.exists() and not out.is_dir():
+        raise DataError(f"{out} is a file; --out takes a folder")
+    check_writable(keeping.root if out is None else out)
+    check_apart(data, root=keeping.root, out=out)
+    whole = whole_of(data, asked, keeping)
+    if out is not None:
+        whole.check_beside(*audit_paths(out))
+    say_notes(whole.data.notes)
+    with Watching(console(), total=1, name="training") as watch:
+        audited = audit_whole(whole, asked, keeping, place, watch=watch)
+    paths = write_audit(audited, audited.record.folder if out is None else out)
+    if json:
+        sys.stdout.write(json_format.dumps(audited.found.columns()) + "\n")
+    else:
+        show_audit(audited, top)
+    for path in paths:
+        say(str(path))
+    return 0
+
+
+def clean(
+    data: DataName,
+    asked: Audited,
+    cleaning: Cleaning,
+    keeping: Kept,
+    place: Where,
+    out: Path | None = None,
+) -> int:
+    """Audit the labels, write a copy of the data without the wrong ones, and see what training on it is worth.
+
+    The copy has the format of the original (.npz for a known data set), which is never touched. Beside it goes a list
+    of what was left out or relabelled, which --decisions reads. With --corruption your own data are not copied.
+
+    Args:
+        data: a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images
+        out: path of the copy; the data's name with "-cleaned" in the current folder unless given
+    """
+    from mirrordescent.lab.audit import cleaning as lab
+    from mirrordescent.lab.audit.auditing import audit_whole, whole_of
+
+    # what is wrong with a path or a file is told before anything is trained
+    check_apart(data, root=keeping.root)
+    whole = whole_of(data, asked, keeping)
+    trial = bool(asked.corruption) and whole.kind != "known"
+    if trial and out is not None:
+        raise ValueError("a copy would hold labels that were corrupted on purpose; leave out --corruption, or --out")
+    if not trial:
+        out = lab.copy_path(whole, out)
+        check_writable(out)
+    given = lab.labels_of(whole, asked)
+    choice = lab.person(whole, cleaning, given)
+    say_notes(whole.data.notes)
+    outcomes: list[lab.Outcome] = []
+    if choice is None or not cleaning.no_compare:
+        with Watching(console(), total=1, name="training") as watch:
+            audited = audit_whole(whole, asked, keeping, place, watch=watch)
+            if choice is None:
+                choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
+            if not cleaning.no_compare:
+                outcomes = lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
+    told = ["no copy is written: it would hold the labels that were corrupted on purpose"]
+    if out is not None:
+        with written(lab.changes_path(out)) as file:  # both, or neither
+            file.write(lab.changes(choice, given, whole).encode("utf-8"))
+            count = len(whole.write(out, choice.keep, choice.labels))
+        told = [f"{out}: {count:,} file{'s' if count > 1 else ''}", f"{lab.changes_path(out)}: what was changed"]
+    show_cleaned(whole, given, choice, outcomes, by_person=cleaning.decisions is not None)
+    for line in told:
+        say(line)
+    return 0

@@ -1,0 +1,125 @@
+"""Runs: `rmd train`, `sweep`, `report`, `demo`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirrordescent.commands.words import Folder, Kept, Where, say_notes
+from mirrordescent.lab.data import load
+from mirrordescent.lab.data.datasets import check_apart
+from mirrordescent.lab.display import show
+from mirrordescent.lab.loop import Keeping
+from mirrordescent.lab.place import Place
+from mirrordescent.lab.records import read_all
+from mirrordescent.lab.runs import Run, settled
+from mirrordescent.lab.watching import Watching, console, say
+
+
+def train(run: Run, keeping: Kept, place: Where, json: bool = False) -> int:
+    """Train one run, or go on with it where it was cut off.
+
+    Everything is kept in a folder of its own, runs/ID: run.json, metrics.jsonl, checkpoint.pt.
+
+    Args:
+        json: print the record for machines
+    """
+    from mirrordescent.lab import train as lab
+    from mirrordescent.lab.job import step_notes
+
+    check_apart(run.data, root=keeping.root)
+    data = load(lab.source_of(run), keeping.data_root)
+    say_notes([*data.notes, *step_notes(settled(run, data), data)])
+    with Watching(console(), total=1) as watch:
+        record = lab.train(run, keeping, place, data=data, watch=watch)
+    show([record], json=json)
+    before = "" if watch.tasks else " before, nothing was trained now"
+    what = f"{record.status}{before}, {record.epochs} epoch{'s' * (record.epochs != 1)}"
+    say(f"{record.folder}: {'diverged; try a smaller --lr' if record.reason == 'diverged' else what}")
+    return 0
+
+
+@dataclass(frozen=True)
+class Base(Run):
+    """What every run of a sweep has in common; it is checked with the grid, not before."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+def sweep(
+    run: Base,
+    keeping: Kept,
+    place: Where,
+    grid: tuple[str, ...] = (),
+    jobs: int | None = None,
+    json: bool = False,
+) -> int:
+    """Train every combination of a grid, several at once; what is done is skipped, what was cut off goes on.
+
+    An algorithm skips the axes that it does not have.
+
+    Args:
+        grid: NAME=VALUE,VALUE,... for any of the run's settings, as many as you like
+        jobs: how many at once; one per core unless given, one on a GPU
+        json: print the records for machines
+    """
+    from mirrordescent.lab import sweep as lab
+
+    base = {name: value for name, value in run.to_dict().items() if value != Base().to_dict()[name]}
+    runs = lab.grid(base, lab.parse_axes(grid))
+    with Watching(console(), total=len(runs)) as watch:
+        records, failed = lab.sweep(runs, keeping, place, jobs=jobs, watch=watch, note=watch.note)
+    show(records, json=json)
+    if records and not json:
+        say(f"rmd report {keeping.root} makes a page of them, with pictures")
+    if failed:
+        others = f"; the others are in {keeping.root}" if len(failed) < len(runs) else ""
+        say(f"rmd: {len(failed)} of {len(runs)} runs failed{others}")
+    return 1 if failed else 0
+
+
+def report(folder: Folder, out: Path | None = None, json: bool = False) -> int:
+    """Write a report on the runs in a folder: report.html, report.md and pictures. It never trains.
+
+    Args:
+        folder: of the runs
+        out: where to write it; the folder "report" beside the runs unless given
+        json: print the runs' records for machines
+    """
+    from mirrordescent.lab.report import write_report
+
+    made = write_report(folder, out)
+    show(read_all(folder), json=json)
+    say(f"report: {made.html}")
+    return 0
+
+
+def demo(
+    out: Path = Path("runs/demo"), seeds: int = 3, epochs: int = 60, jobs: int | None = None, json: bool = False
+) -> int:
+    """Digits with 40 % of the training labels redrawn: SGD, weight decay, RMD batch and RMD sample, and a report.
+
+    It takes two to three minutes on two cores. Run it again and it only reads what is there.
+
+    Args:
+        out: folder for the runs and the report
+        seeds: how many times each setting is trained
+        epochs: of each run
+        jobs: how many at once; one per core unless given
+        json: print the records for machines
+    """
+    from mirrordescent.lab import sweep as lab
+    from mirrordescent.lab.demo import demo_runs
+    from mirrordescent.lab.report import write_report
+
+    if seeds < 1:
+        raise ValueError(f"seeds must be >= 1, got {seeds}")
+    runs = demo_runs(epochs=epochs, seeds=seeds)
+    with Watching(console(), total=len(runs)) as watch:
+        records, failed = lab.sweep(runs, Keeping(out), Place("cpu", threads=1), jobs=jobs, watch=watch)
+    show(records, json=json)
+    if failed:
+        return 1
+    say(f"report: {write_report(out).html}")
+    return 0
