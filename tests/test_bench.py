@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -70,6 +72,19 @@ def test_what_is_measured_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "trainings", lambda bench, *_: pytest.fail(bench.model))
     with pytest.raises(pytest.fail.Exception, match="cnn"):
         measured(Bench(), Place("cpu"))
+
+
+def test_it_takes_about_as_long_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def spied(calls: Any, *, blocks: int, repeats: int, device: torch.device, hear: Any) -> dict[str, list[float]]:
+        asked.append(repeats)
+        return alternating(calls, blocks=blocks, repeats=1, device=device, hear=hear)
+
+    monkeypatch.setattr(module, "alternating", spied)
+    monkeypatch.setattr(module, "seconds", lambda _call, repeats, _device: 0.01 * repeats)
+    measured(replace(SMALL, seconds=9.0), Place("cpu"), ["l2"])
+    assert asked == [100]  # of three methods, in three blocks, by 10 ms each
 
 
 @pytest.mark.parametrize(("high", "noisy"), [(1.1, False), (1.5, True)])

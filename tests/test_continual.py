@@ -18,7 +18,7 @@ import mirrordescent as md
 from mirrordescent.lab.continual import Course, Learnt, Lessons, courses, learn, read_courses, settings
 from mirrordescent.lab.continual.courses import METHODS, SETTINGS
 from mirrordescent.lab.continual.learning import Later
-from mirrordescent.lab.continual.tasks import tasks_of
+from mirrordescent.lab.continual.tasks import batch_notes, tasks_of
 from mirrordescent.lab.data import Data, DataError
 from mirrordescent.lab.job import Job
 from mirrordescent.lab.loop import Keeping, Progress
@@ -86,6 +86,11 @@ def test_a_task_has_as_many_samples_as_asked_for() -> None:
     assert [len(task) for task in tasks_of(course(samples=10, kind="split", tasks=2), small())] == [10] * 2
 
 
+def test_batches_of_more_than_a_task_are_told() -> None:
+    assert not batch_notes(course(batch_size=96), small())
+    assert batch_notes(course(batch_size=97), small()) == ["a task has 96 samples; --batch-size 97 is more than that"]
+
+
 def test_inputs_that_are_all_alike_stay_finite() -> None:
     flat = replace(small(), inputs=torch.ones(96, 6), test_inputs=torch.ones(96, 6))
     assert all(bool(task.inputs.isfinite().all()) for task in tasks_of(course(), flat))
@@ -94,6 +99,8 @@ def test_inputs_that_are_all_alike_stay_finite() -> None:
 def test_data_that_make_no_such_tasks_are_refused() -> None:
     with pytest.raises(DataError, match="4 classes, and each of 3 tasks needs two of its own"):
         tasks_of(course(kind="split"), small())
+    with pytest.raises(DataError, match="two of its own; --kind permuted makes tasks of any data"):
+        tasks_of(course(kind="split", tasks=2), small(classes=2))
     quantity = replace(small(), targets=torch.ones(96), test_targets=torch.ones(96), classes=None)
     with pytest.raises(DataError, match="regression"):
         tasks_of(course(), quantity)
@@ -127,7 +134,6 @@ def test_a_course_is_what_its_method_uses() -> None:
         ({"strength": -1.0}, "strength must be >= 0 and finite, got -1.0"),
         ({"model": "cnn"}, "sees nothing in permuted pixels"),
         ({"kind": "rotated"}, "kind must be one of permuted, split, got 'rotated'"),
-        ({"rmd_lam": 0.01}, "lr/rmd_lam must be < 2"),
         ({"epochs": 1.5}, "epochs must be a whole number, got 1.5"),
         ({"data": ""}, "data must be a name or a path"),
     ],
@@ -135,6 +141,16 @@ def test_a_course_is_what_its_method_uses() -> None:
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         course(**wrong)
+
+
+def test_a_step_has_to_suit_the_methods_own_lam_alone() -> None:
+    with pytest.raises(ValueError, match="lr/rmd_lam must be < 2"):
+        course("rmd", rmd_lam=0.05)
+    with pytest.raises(ValueError, match="lr/anchored_lam must be < 2"):
+        course("anchored", lr=0.6, anchored_lam=0.3)
+    for method in ("sgd", "anchored"):
+        assert course(method, lr=1.0).lessons.lr == 1.0
+    assert len(courses(Lessons(lr=0.6, rmd_lam=5, anchored_lam=5))) == 15
 
 
 def test_a_setting_without_its_method_is_refused() -> None:
@@ -212,6 +228,43 @@ def test_what_holds_on_is_measured_by_its_own_potential() -> None:
     assert [type(one) for one in later("ewc")[0].potentials] == [type(md.potential("l2"))] * len(job.potentials)
 
 
+@pytest.mark.parametrize("method", ["rmd", "anchored", "ewc"])
+def test_the_first_task_is_learnt_alike_by_all(tmp_path: Path, method: str) -> None:
+    """By SGD, from the same start in the same order; another seed has another."""
+    first = taken(course("sgd"), tmp_path).accuracies[0]
+    assert taken(course(method), tmp_path).accuracies[0] == first
+    weights = [_first_weights(course(method, seed), tmp_path / f"{seed}") for seed in (0, 1)]
+    assert torch.equal(weights[0], _first_weights(course("sgd"), tmp_path / "sgd"))
+    assert not torch.equal(*weights)
+
+
+def _first_weights(asked: Course, root: Path) -> Tensor:
+    """As the first task left them."""
+    with pytest.raises(KeyboardInterrupt):
+        taken(asked, root, watch=Stopping(3))  # in the second task
+    [state] = [load_checkpoint(path.parent) for path in root.rglob("course.json")]
+    assert state is not None
+    return torch.cat([w.flatten() for w in state["weights"].values()])
+
+
+def test_tasks_are_not_trained_in_one_and_the_same_order(tmp_path: Path) -> None:
+    seeds: list[int] = []
+
+    class Listening(Stopping):
+        def __call__(self, event: Progress) -> None:
+            seeds.append(event.run.seed)
+
+    taken(course(), tmp_path, watch=Listening(0))
+    assert len(set(seeds)) == 3
+
+
+def test_test_sets_are_scaled_as_training_sets_are() -> None:
+    data = replace(small(), test_inputs=small().test_inputs + 100)
+    [task, *_] = tasks_of(course(), data)
+    expected = (data.test_inputs - data.inputs.mean()) / data.inputs.std()
+    torch.testing.assert_close(task.test_inputs, expected)
+
+
 def test_an_anchor_without_strength_is_none(tmp_path: Path) -> None:
     anchored = taken(course("anchored", strength=0.0, anchored_lam=0.5), tmp_path)
     assert anchored.accuracies == taken(course("rmd", rmd_lam=0.5), tmp_path).accuracies
@@ -278,6 +331,19 @@ def test_cut_off_anywhere_it_ends_as_if_it_had_not_been(tmp_path: Path, method: 
         assert torch.equal(w, other["weights"][name])
 
 
+def test_killed_between_checkpoint_and_record_no_task_is_learnt_twice(tmp_path: Path) -> None:
+    whole = taken(course("ewc"), tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        taken(course("ewc"), tmp_path / "cut", watch=Stopping(5))
+    [path] = (tmp_path / "cut").rglob("course.json")
+    kept = json.loads(path.read_text())
+    assert len(kept["accuracies"]) == 2
+    path.write_text(json.dumps({**kept, "accuracies": kept["accuracies"][:1]}))
+    watch = Stopping(10**6)
+    assert taken(course("ewc"), tmp_path / "cut", watch=watch).accuracies == whole.accuracies
+    assert watch.names[0].endswith("task 3 of 3")
+
+
 def test_what_is_done_is_only_read(tmp_path: Path) -> None:
     first = taken(course(), tmp_path)
     watch = Stopping(1)
@@ -292,6 +358,10 @@ def test_changed_data_and_damage_are_told(tmp_path: Path) -> None:
     (learnt.folder / "course.json").write_text("{")
     with pytest.raises(DamagedError, match=r"course\.json cannot be read.*remove"):
         taken(course(), tmp_path)
+    taken(course(seed=1), tmp_path)
+    told: list[DamagedError] = []
+    assert [one.course.seed for one in read_courses(tmp_path, told.append)] == [1]
+    assert len(told) == 1
     with pytest.raises(RunError, match="holds no course"):
         read_courses(tmp_path / "nowhere")
 
@@ -336,7 +406,9 @@ def test_courses_on_other_tasks_are_not_compared() -> None:
     assert [line.title for line in settings([other, one])[0].lines] == ["SGD", "SGD with EWC, α = 30"]
     other.data["digest"] = "y"
     assert len(settings([one, other])) == 2
-    assert len(settings([one, replace(one, course=course(epochs=3))])) == 2
+    for other_one in (course(epochs=3), course(lr=0.05), course(batch_size=64), course(raw=True)):
+        titles = [setting.title for setting in settings([one, replace(one, course=other_one)])]
+        assert len(set(titles)) == 2
 
 
 def test_the_command_compares_and_draws(

@@ -215,8 +215,30 @@ def test_what_is_wrapped_around_a_model_does_not_count() -> None:
     wrapped = nn.DataParallel(model)
     for one, other in zip(md.anchored(wrapped, importance), md.anchored(model, importance), strict=True):
         assert torch.equal(one["potential"].weight, other["potential"].weight)
-    around = {f"module.{name}": part for name, part in importance.items()}
-    assert len(md.anchored(model, around)) == 4
+    for around in ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."):
+        wrapped_names = {f"{around}{name}": part for name, part in importance.items()}
+        for one, other in zip(md.anchored(model, wrapped_names), md.anchored(model, importance), strict=True):
+            assert torch.equal(one["potential"].weight, other["potential"].weight)
+    compiled: Any = torch.compile(model[0], backend="eager")
+    part = nn.Sequential(compiled, model[1], model[2])
+    assert len(md.anchored(part, importance)) == 4
+
+
+class Holding(nn.Module):
+    """A model with a part that is called as a wrapper calls what is in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.module = nn.Linear(1, 3, bias=False)
+
+
+def test_a_part_that_is_called_module_is_a_part() -> None:
+    model = Holding()
+    importance = {"weight": torch.tensor([1.0, 2.0, 3.0]), "module.weight": torch.tensor([[7.0], [8.0], [9.0]])}
+    own, part = md.anchored(model, importance, 1.0)
+    torch.testing.assert_close(own["potential"].weight, 1 + importance["weight"] / 5)
+    torch.testing.assert_close(part["potential"].weight, 1 + importance["module.weight"] / 5)
 
 
 def test_the_same_importance_makes_the_same_bits_whatever_the_sums_order() -> None:

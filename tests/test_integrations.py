@@ -92,6 +92,7 @@ def trainer(folder: Path, epochs: int = 250, model: nn.Module | None = None, **s
     return RMDTrainer(model, TrainingArguments(str(folder), **{**usual, **settings}), optimizers=(rmd, None), **more)
 
 
+@pytest.mark.parametrize("convention", ["objective", "paper"])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -103,10 +104,18 @@ def trainer(folder: Path, epochs: int = 250, model: nn.Module | None = None, **s
     ],
     ids=lambda settings: " ".join(f"{name}={value}" for name, value in settings.items()),
 )
-def test_transformers_trainer_ends_at_the_minimiser(tmp_path: Path, settings: dict[str, Any]) -> None:
-    made = trainer(tmp_path, **settings)
+def test_transformers_trainer_ends_at_the_minimiser(tmp_path: Path, settings: dict[str, Any], convention: str) -> None:
+    model = Linear()
+    size = settings["per_device_train_batch_size"] * settings.get("gradient_accumulation_steps", 1)
+    rmd = optimizer_for(model.parameters())
+    if convention == "paper":
+        rmd = md.RMD(model.parameters(), lr=1.0, lam=LAM * size, num_samples=N)
+    made = trainer(tmp_path, model=model, rmd=rmd, **settings)
     made.train()
-    assert off(made.model.weight) < 1e-4
+    assert off(model.weight) < 1e-4
+    # what is not full is left out where it would weigh more
+    steps = N // size if convention == "paper" and N % settings["per_device_train_batch_size"] else -(-N // size)
+    assert made.state.global_step == 250 * steps
 
 
 def test_transformers_trainer_goes_on_with_z(tmp_path: Path) -> None:
@@ -127,6 +136,51 @@ def test_transformers_trainer_evaluates_as_ever(tmp_path: Path) -> None:
     _, y = problem()
     assert made.evaluate()["eval_loss"] == pytest.approx(float(y.square().mean()), rel=1e-5)
     assert torch.equal(made.rmd.aux.values, before)
+
+
+@pytest.mark.parametrize("convention", ["objective", "paper"])
+def test_transformers_trainer_predicts_every_sample(tmp_path: Path, convention: str) -> None:
+    model = Linear()
+    rmd = md.RMD(model.parameters(), lr=0.1, lam=2.0, num_samples=N, lam_convention=convention)
+    made = trainer(
+        tmp_path, epochs=1, model=model, rmd=rmd, per_device_train_batch_size=7, per_device_eval_batch_size=7
+    )
+    made.train()
+    found = made.predict(md.Indexed(Items()))  # an index of theirs is none of RMD's business
+    torch.testing.assert_close(torch.as_tensor(found.predictions), problem()[0] @ model.weight.detach())
+    assert made.args.dataloader_drop_last is False
+
+
+def test_transformers_trainer_clips_as_its_arguments_say(tmp_path: Path) -> None:
+    """Whatever RMD was made with, and whatever a checkpoint brings."""
+    saved: dict[str, Any] = {"save_strategy": "epoch", "per_device_train_batch_size": 8, "epochs": 1}
+    model = Linear()
+    rmd = optimizer_for(model.parameters(), max_norm=0.5)
+    for given, expected in ((0.25, 0.25), (2.0, 2.0), (0.0, None)):
+        made = trainer(tmp_path, model=model, rmd=rmd, max_grad_norm=given, **saved)
+        made.train()
+        assert rmd.param_groups[0]["max_norm"] == expected
+    resumed = trainer(tmp_path, max_grad_norm=0.125, **{**saved, "epochs": 2})
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.rmd.param_groups[0]["max_norm"] == 0.125
+
+
+class Silent(nn.Module):
+    """A model that says nothing about its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(FEATURES))
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        return {"logits": x @ self.weight}
+
+
+def test_transformers_trainer_evaluates_a_model_without_a_loss(tmp_path: Path) -> None:
+    model = Silent()
+    made = trainer(tmp_path, epochs=1, model=model, eval_dataset=Items(), per_device_train_batch_size=8)
+    expected = float(problem()[1].square().mean()) / 2
+    assert made.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 
 class Classifier(nn.Module):
@@ -183,8 +237,17 @@ def test_transformers_trainer_says_what_it_cannot_go_with(tmp_path: Path) -> Non
         trainer(tmp_path, rmd=torch.optim.SGD(model.parameters(), 0.1))
     with pytest.raises(ValueError, match=r"24 samples, and md\.RMD was made for 5"):
         trainer(tmp_path, model=model, rmd=md.RMD(model.parameters(), 0.1, 1.0, 5))
-    with pytest.raises(ValueError, match="compute_loss_func returns one loss for a batch"):
+    with pytest.raises(ValueError, match="compute_loss_func makes one loss of a batch"):
         trainer(tmp_path, compute_loss_func=lambda *_: None)
+    with pytest.raises(ValueError, match="parameters that are not the model's"):
+        trainer(tmp_path, rmd=optimizer_for(Linear().parameters()))
+    rmd = md.RMD(model.parameters(), 0.1, 1.0, N)
+    with pytest.raises(ValueError, match="24 samples do not fill a batch of 25"):
+        trainer(tmp_path, epochs=1, model=model, rmd=rmd, per_device_train_batch_size=25).train()
+    from mirrordescent.integrations.transformers import RMDTrainer
+
+    with pytest.raises(TypeError, match="got RMD alone"):
+        RMDTrainer(model, optimizers=rmd)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"logits None and labels \(8,\) are not those of a classification"):
         trainer(tmp_path, epochs=1, losses=None, per_device_train_batch_size=8).train()
 
@@ -199,9 +262,8 @@ def test_transformers_trainer_leaves_the_callers_arguments_alone(tmp_path: Path)
     arguments = TrainingArguments(str(tmp_path), report_to="none", max_grad_norm=0.5, use_cpu=True)
     rmd = md.RMD(model.parameters(), 0.1, 1.0, N)
     made = RMDTrainer(model, arguments, train_dataset=Items(), optimizers=(rmd, None))
-    assert (arguments.max_grad_norm, arguments.dataloader_drop_last) == (0.5, False)
-    assert (made.args.max_grad_norm, made.args.dataloader_drop_last) == (0.0, True)
-    assert rmd.param_groups[0]["max_norm"] == 0.5
+    assert arguments.max_grad_norm == 0.5
+    assert made.args.max_grad_norm == 0.0
 
 
 def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import mirrordescent as md
 
@@ -128,6 +129,22 @@ def test_a_step_may_be_taken_by_a_hook_of_the_backward_pass() -> None:
     assert bool(w[1].aux.values.all())
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_step_by_a_hook_goes_with_checkpointed_activations(reentrant: bool) -> None:
+    model, moved = nn.Linear(3, 2), []
+    optimizer = md.RMD(model.parameters(), lr=0.1, lam=1.0, num_samples=4)
+
+    def hook(_: Tensor) -> None:
+        optimizer.step()
+        moved.append(bool(optimizer.aux.values.any()))
+
+    model.weight.register_post_accumulate_grad_hook(hook)
+    x = torch.ones(4, 3, requires_grad=True)
+    out = checkpoint(model, x, use_reentrant=reentrant)
+    optimizer.loss(out.square().sum(1), torch.arange(4)).backward()
+    assert moved == [True]
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_step_that_is_skipped_on_purpose_is_none_to_be_told_of() -> None:
     w, optimizer = one_weight()
@@ -155,7 +172,7 @@ def test_micro_batches_that_nobody_scaled_are_told(factors: list[float]) -> None
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("factors", [[0.5, 0.5], [0.25, 0.75], [1.0], [2.0], [0.25] * 2, [65536.0, 65536.0]])
+@pytest.mark.parametrize("factors", [[0.5, 0.5], [0.25, 0.75], [1.0], [2.0], [0.25] * 2, [8.0, 8.0], [65536.0] * 2])
 def test_micro_batches_by_their_shares_or_a_scalers_factor_are_as_they_should_be(factors: list[float]) -> None:
     assert bool(accumulated(factors).aux.values.any())
 

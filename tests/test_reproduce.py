@@ -115,8 +115,12 @@ def test_some_of_the_runs_can_be_asked_for() -> None:
     assert {(run.epochs, run.every) for run in longer} == {(1500, 10)}
     with pytest.raises(ValueError, match="unknown method 'rmd-bach' \\(did you mean 'rmd-batch'\\?\\)"):
         runs_of("40", methods=["rmd-bach"])
-    with pytest.raises(ValueError, match=r"has lam 3; there are 0\.0012, 0\.002, 0\.01, 0\.7, 1, 1\.2"):
-        runs_of("40", methods=["rmd-batch"], lams=[3])
+    with pytest.raises(ValueError, match=r"has lam 3; there are 0\.7, 1, 1\.2, 1\.5, 2, 4, 16$"):
+        runs_of("40", methods=["rmd-batch"], lams=[2, 3])
+    with pytest.raises(ValueError, match="has lam 2; they have no lam"):
+        runs_of("40", methods=["sgd"], lams=[2])
+    for run in everything_there:
+        assert run in runs_of("all", methods=[], epochs=run.epochs)
 
 
 def test_how_often_a_run_is_looked_at_makes_no_other_row() -> None:

@@ -30,6 +30,11 @@ def test_the_usual_size_is_that_of_matrices() -> None:
     assert usual_size([bias]) == 1e6
     with pytest.raises(ValueError, match="params is empty"):
         usual_size([])
+    model = nn.Linear(3, 2)
+    groups = [{"params": [model.weight]}, {"params": [("b", model.bias)]}]
+    sizes = {usual_size(some) for some in (model.parameters(), model.named_parameters(), groups, model.weight)}
+    assert len(sizes) == 1
+    assert usual_size([torch.full((2, 2), 3 + 4j)]) == pytest.approx(5)
 
 
 @pytest.mark.parametrize(("q", "weight"), [(1.1, 0.02), (3, 0.5), (10, 0.05)])
@@ -49,4 +54,6 @@ def test_what_has_no_such_size_is_told() -> None:
         md.step_size([torch.zeros(2, 2)], "q=3")
     with pytest.raises(ValueError, match="sgd_lr must be > 0 and finite, got 0"):
         md.step_size(w, "l2", 0)
+    with pytest.raises(TypeError, match=r"sgd_lr must be a number, got '0\.1'"):
+        md.step_size(w, "l2", "0.1")  # type: ignore[arg-type]
     assert md.step_size(w, 2 * md.L2(), 0.2) == 0.4

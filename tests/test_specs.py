@@ -139,7 +139,7 @@ class L2(Own):
 
 
 def test_potentials_of_a_users_are_told_apart() -> None:
-    assert (Own().spec, Stronger().spec, Named().spec) == ("own", "stronger", "mine")
+    assert (Own().spec, Stronger().spec, Named().spec) == ("class Own", "class Stronger", "mine")
     assert Own() != Own()  # whatever they may hold
     assert Own() != Stronger()
     assert L2() != md.L2()
@@ -149,8 +149,10 @@ def test_potentials_of_a_users_are_told_apart() -> None:
     w = torch.nn.Parameter(torch.ones(2))
     state = md.SMD([w], 0.1, Own()).state_dict()
     md.SMD([w], 0.1, Own()).load_state_dict(state)
-    with pytest.raises(ValueError, match="made with potential 'own'"):
+    with pytest.raises(ValueError, match="made with potential 'class Own'"):
         md.SMD([w], 0.1, Stronger()).load_state_dict(state)
+    with pytest.raises(ValueError, match="made with potential 'class L2'"):
+        md.SMD([w], 0.1, "l2").load_state_dict(md.SMD([w], 0.1, L2()).state_dict())
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64, torch.float16, torch.float64])

@@ -218,12 +218,33 @@ def test_clipping_is_part_of_the_state() -> None:
     for one in ((model, optimizer), (other, twin)):
         plain_step(*one, FIRST)
     assert_same(state(model, optimizer), state(other, twin))
+    wrong = optimizer.state_dict()
+    wrong["param_groups"][0]["max_norm"] = -1.0
+    with pytest.raises(ValueError, match=r"max_norm must be > 0 and finite, or None for no clipping, got -1\.0"):
+        optimizer.load_state_dict(wrong)
     older = optimizer.state_dict()
     del older["param_groups"][0]["max_norm"]  # from before there was such a setting
     optimizer.load_state_dict(older)
     assert optimizer.param_groups[0]["max_norm"] == 0.01
     with pytest.raises(ValueError, match="max_norm is one for the whole optimizer"):
         md.RMD([{"params": [nn.Parameter(torch.ones(1))], "max_norm": 1.0}], 0.1, 1.0, 2)
+
+
+@pytest.mark.parametrize("fused", [True, None])
+def test_clipping_at_every_step_is_by_the_gradient_without_a_scalers_factor(fused: bool | None) -> None:
+    """A fused step takes the factor out by itself, after the norm was measured."""
+    found = []
+    for scale in (1.0, 2.0**12):
+        model, optimizer = make(max_norm=0.01, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        for index in (FIRST, SECOND):
+            optimizer.zero_grad()
+            scaler.scale(forward(model, optimizer, index)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        found.append(state(model, optimizer))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-8)
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("inf"), float("nan")])

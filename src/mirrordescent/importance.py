@@ -104,23 +104,26 @@ def anchored(
     params, tasks = _trained(model), [importance] if isinstance(importance, Mapping) else list(importance)
     if not tasks:
         raise ValueError("importance is empty: it must have one entry, from md.fisher, for each task so far")
-    shares = [_shares({_bare(name): part for name, part in weights.items()}, model, params) for weights in tasks]
+    known = _bare(name for name, _ in model.named_parameters())
+    shares = [_shares(weights, model, known) for weights in tasks]
     groups = []
     for name, w in params.items():
-        held = [share[_bare(name)] for share in shares if _bare(name) in share]  # a layer that is new has none
+        held = [share[known[name]] for share in shares if known[name] in share]  # a layer that is new has none
         h = 1 + strength * sum(held[1:], start=held[0]) if held else torch.ones(w.shape)
         groups.append({"params": [w], "potential": Quadratic(h.to(w.device))})
     return groups
 
 
-def _shares(weights: Mapping[str, Tensor], model: nn.Module, params: Weights) -> Weights:
+def _shares(weights: Mapping[str, Tensor], model: nn.Module, bare: Mapping[str, str]) -> Weights:
     """Each trained weight's importance as a multiple of the mean; nothing for those that the old task did not have.
 
     On the CPU, and with a mean that is rounded, so that the same importance makes the same ψ on every machine, to the
-    last bit: a checkpoint knows it by its bits.
+    last bit: a checkpoint knows it by its bits. bare: the names of the model's parameters, without what wraps them.
     """
-    known = {_bare(name): w for name, w in model.named_parameters()}
-    for name, part in weights.items():
+    given = _bare(weights)
+    known = {bare[name]: w for name, w in model.named_parameters()}
+    for whole, name in given.items():
+        part = weights[whole]
         if name not in known:
             raise ValueError(f"the importance is of {name} too, which this model does not have: is it of another one?")
         if part.shape != known[name].shape:
@@ -128,8 +131,7 @@ def _shares(weights: Mapping[str, Tensor], model: nn.Module, params: Weights) ->
             raise ValueError(f"the importance of {name} has {shapes}; if it is a new layer, leave its entry out")
         if not bool(((part >= 0) & part.isfinite()).all()):
             raise ValueError(f"the importance of {name} must be finite and >= 0 everywhere")
-    trained = {_bare(name) for name in params}
-    held = {name: working(part.detach()).cpu() for name, part in weights.items() if name in trained}
+    held = {name: working(weights[whole].detach()).cpu() for whole, name in given.items() if known[name].requires_grad}
     total = sum(float(part.sum(dtype=torch.float64)) for part in held.values())
     if total == 0:
         what = "is 0 everywhere" if held else "has nothing for any trained parameter"
@@ -138,11 +140,12 @@ def _shares(weights: Mapping[str, Tensor], model: nn.Module, params: Weights) ->
     return {name: part / max(mean, torch.finfo(torch.float32).tiny) for name, part in held.items()}
 
 
-def _bare(name: str) -> str:
-    """A parameter's name in the model itself, whatever is wrapped around that."""
-    for wrapper in ("module.", "_orig_mod."):
-        name = name.removeprefix(wrapper)
-    return name
+def _bare(names: Iterable[str]) -> dict[str, str]:
+    """Each parameter's name in the model itself, whatever is wrapped around it or around its parts."""
+    found = {name: name.replace("_orig_mod.", "") for name in names}  # of what torch.compile wraps
+    while found and all(name.startswith("module.") for name in found.values()):
+        found = {whole: name.removeprefix("module.") for whole, name in found.items()}
+    return found if len(set(found.values())) == len(found) else {name: name for name in found}
 
 
 class _Form(NamedTuple):

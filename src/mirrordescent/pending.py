@@ -79,7 +79,7 @@ class Pending:
         """Take a batch that is going backward now, after dropping those whose gradients are gone."""
         task = torch._C._current_graph_task_id()
         if self.batches and self.batches[-1].task != task:  # several losses may go backward as one
-            self.drop_what_broke_off()
+            self.batches[:] = [held for held in self.batches if held.ended]
         if self.batches and self.batches[-1].task != task:
             self.drop_what_was_thrown_away(gradients(params))
         self.batches.append(replace(batch, task=task))
@@ -126,12 +126,12 @@ class Pending:
     def drop_what_broke_off(self) -> None:
         """Drop the batches whose backward pass never came to its end: out of memory, say.
 
-        The pass that is under way now is none of those: a hook of a parameter's may take the step.
+        Not in the middle of a pass, where a parameter's hook may take the step: what broke off before it, it has
+        dropped when it began.
         """
-        if all(batch.ended for batch in self.batches):
+        if all(batch.ended for batch in self.batches) or torch._C._current_graph_task_id() >= 0:
             return
-        now = torch._C._current_graph_task_id()
-        self.batches[:] = [batch for batch in self.batches if batch.ended or 0 <= now == batch.task]
+        self.batches[:] = [batch for batch in self.batches if batch.ended]
 
     def scale(self, factor: Tensor) -> None:
         """Scale the step that z will take for what is there, as w's gradient was scaled."""

@@ -112,7 +112,7 @@ class Potential(ABC):
         if cls._named_by_us and "spec" in cls.__dict__:
             cls.live, cls._named_by_us = cls.__dict__.get("live", False), False
         elif cls._named_by_us or not hasattr(cls, "spec"):  # the name does not hold what tells its objects apart
-            cls.spec, cls.live, cls._named_by_us = cls.__name__.lower(), True, True
+            cls.spec, cls.live, cls._named_by_us = f"class {cls.__name__}", True, True
         if changed:
             setattr(cls, "linear", property(lambda self: None, lambda self, value: None))  # noqa: ARG005, B010
 

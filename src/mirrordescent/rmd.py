@@ -41,6 +41,9 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     one_of("reduction", settings["reduction"], REDUCTIONS)
     one_of("lam_convention", settings["lam_convention"], CONVENTIONS)
     one_of("momentum_rule", settings["momentum_rule"], MOMENTUM_RULES)
+    max_norm = settings["max_norm"]
+    if max_norm is not None and not 0 < max_norm < math.inf:
+        raise ValueError(f"max_norm must be > 0 and finite, or None for no clipping, got {max_norm}")
     if settings["penalty"] != "custom":
         one_of("penalty", settings["penalty"], tuple(PENALTIES), or_else="or a function that returns the slope")
 
@@ -132,8 +135,6 @@ class RMD(SMD):
         if eps is not None and not 0 <= eps < math.inf:
             raise ValueError(f"eps must be a finite number >= 0, or None for the losses' machine epsilon, got {eps}")
         max_norm = None if max_norm is None else number("max_norm", max_norm)
-        if max_norm is not None and not 0 < max_norm < math.inf:
-            raise ValueError(f"max_norm must be > 0 and finite, or None for no clipping, got {max_norm}")
         if callable(penalty):
             check_penalty(penalty)
         elif penalty == "custom":  # which checkpoints call a function

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mirrordescent.inputs import number
 from mirrordescent.potentials import Potential
 from mirrordescent.specs import potential as as_potential
 
 NEARBY = 1e-3  # relative, for a derivative
 
 
-def step_size(params: Iterable[Tensor], potential: str | Potential, sgd_lr: float = 0.1) -> float:
+def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float = 0.1) -> float:
     """The lr with which weights of the usual size move under ψ as they do by SGD with `sgd_lr`: sgd_lr · ψ''(u).
 
-    params: a model's, at its start; u is the root mean square of those with more than one dimension (all, if none
-    has). λ scales with lr, as z settles over λ/lr epochs: where λ = 2 suits lr = 0.1, it is 20 lr.
+    params: a model's, at its start, as an optimizer takes them; u is the root mean square of those with more than one
+    dimension (all, if none has). λ scales with lr, as z settles over λ/lr epochs: where 2 suits lr = 0.1, it is 20 lr.
     Raises ValueError for a potential in which weights depend on each other, and where ψ'' is beyond what numbers hold.
 
     >>> import torch, mirrordescent as md
@@ -26,7 +28,7 @@ def step_size(params: Iterable[Tensor], potential: str | Potential, sgd_lr: floa
     >>> lr = md.step_size(model.parameters(), "linf")
     >>> optimizer = md.RMD(model.parameters(), lr=lr, lam=20 * lr, num_samples=1000, potential="linf")
     """
-    if not 0 < sgd_lr < math.inf:
+    if not 0 < number("sgd_lr", sgd_lr) < math.inf:
         raise ValueError(f"sgd_lr must be > 0 and finite, got {sgd_lr}")
     psi, usual = as_potential(potential), usual_size(params)
     found = sgd_lr * curvature(psi, usual)
@@ -36,14 +38,25 @@ def step_size(params: Iterable[Tensor], potential: str | Potential, sgd_lr: floa
     return found
 
 
-def usual_size(params: Iterable[Tensor]) -> float:
+def usual_size(params: Iterable[Any]) -> float:
     """The root mean square of the weights that are matrices, or of all of them if none is."""
-    held = [w.detach() for w in params]
+    held = [w.detach() for w in _tensors(params)]
     held = [w for w in held if w.dim() > 1] or held
     if not held:
         raise ValueError("params is empty")
-    squares = sum(float(w.double().square().sum()) for w in held)
+    squares = sum(float(w.abs().double().square().sum()) for w in held)
     return math.sqrt(squares / max(1, sum(w.numel() for w in held)))
+
+
+def _tensors(params: Iterable[Any]) -> Iterator[Tensor]:
+    """Of parameters, of named ones, or of groups, as an optimizer takes them."""
+    for item in [params] if isinstance(params, Tensor) else params:
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, dict):
+            yield from _tensors(item["params"])
+        else:
+            yield item[1]
 
 
 def curvature(psi: Potential, weight: float) -> float:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from mirrordescent.inputs import check_rate
 
-SCALED = 64.0  # factors of a GradScaler begin far above, and come down to it only where training is lost
 HABIT = 3  # steps
 INSIDE = tuple(str(Path(str(file)).parent) for file in (torch.__file__, __file__))  # where a person's line is not
 
@@ -43,8 +42,8 @@ class Stability:
     def look_at_factors(self, factors: Sequence[Tensor | None]) -> None:
         """Of several batches before one step: whether each was scaled by its share, so that the factors add up to 1.
 
-        Looked at once, at a step where that has become a habit, as a GPU makes the host wait for it. What is far above
-        1 is a GradScaler's.
+        Looked at once, at a step where that has become a habit, as a GPU makes the host wait for it. Nobody has scaled
+        them where there are as many batches as the factors add up to; another number may be a GradScaler's.
         """
         if len(factors) < 2 or self._several >= HABIT or torch.compiler.is_compiling():
             return
@@ -55,7 +54,7 @@ class Stability:
         if self._several < HABIT or len(known) < len(factors):
             return
         total = sum(float(factor) for factor in known)
-        if 1.5 <= total < SCALED:
+        if abs(total - len(factors)) < 0.01 * len(factors):
             self._warn(
                 "factors",
                 f"the losses of {len(factors)} batches went backward before one step, with factors that add up to "

@@ -112,11 +112,11 @@ def continual(
         courses = lab.courses(lessons, methods, seeds)
         check_writable(home / "continual.html")
         data = load(lab.source_of(lessons), keeping.data_root)
-        say_notes(data.notes)
+        say_notes([*data.notes, *lab.batch_notes(courses[0], data)])
         with Watching(console(), total=len(courses)) as watch:
             found = [lab.learn(course, keeping, place, data=data, watch=watch) for course in courses]
     show_courses(found, json=json)
-    show_pages(lab.write_page(keeping.root, out))
+    show_pages(lab.write_page(keeping.root, out, lambda error: say(f"rmd: left out of the page: {error}")))
     return 0
 
 

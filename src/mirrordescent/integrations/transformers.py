@@ -31,9 +31,11 @@ class RMDTrainer(Trainer):  # type: ignore[misc]  # transformers' types are not 
         signed residuals r with L = r²/2 (`root` of `RMD.loss`). Without it, the cross-entropy of `outputs.logits`,
         (batch, classes), and of the batch's labels, as for classification.
 
-    The training set, whose items are dictionaries, gets their index; accumulated batches are scaled by their shares;
-    `args.max_grad_norm` clips z's step too, and so that all batches have one size the last is left out unless it is
-    full (`lam_convention="objective"` takes it). Evaluation is Trainer's own. z is `trainer.rmd.aux.values`.
+    The training set, whose items are dictionaries, gets their index; accumulated batches are scaled as RMD's convention
+    wants it; `args.max_grad_norm` clips z's step too (0 for no clipping, whatever `max_norm` RMD was made with); and so
+    that all batches have one size, the last of an epoch is left out of training unless it is full
+    (`lam_convention="objective"` takes it). A model without a loss of its own is evaluated by the mean of these losses.
+    z is `trainer.rmd.aux.values`.
     Raises TypeError or ValueError where something is given that RMD cannot go with.
     """
 
@@ -49,59 +51,93 @@ class RMDTrainer(Trainer):  # type: ignore[misc]  # transformers' types are not 
         train_dataset: Any = None,
         **others: Any,  # whatever else this version of Trainer takes
     ) -> None:
-        rmd = optimizers[0]
-        if not isinstance(rmd, RMD):
-            kind = type(rmd).__name__
-            raise TypeError(
-                f"optimizers must be (a md.RMD over the model's parameters, a scheduler or None), got {kind}"
-            )
+        self.rmd, self._losses = _checked(optimizers, model), losses
         if others.get("compute_loss_func") is not None:
-            raise ValueError(
-                "compute_loss_func returns one loss for a batch, and RMD needs one per sample: give losses"
-            )
+            raise ValueError("compute_loss_func makes one loss of a batch, and RMD needs one per sample: give losses")
         if train_dataset is not None and not isinstance(train_dataset, Indexed):
             train_dataset = Indexed(train_dataset)
-        held = rmd.param_groups[0]
-        if train_dataset is not None and len(train_dataset) > held["num_samples"]:
-            counts = f"{len(train_dataset):,} samples, and md.RMD was made for {held['num_samples']:,}"
+        known = self._rmd("num_samples")
+        if train_dataset is not None and len(train_dataset) > known:
+            counts = f"{len(train_dataset):,} samples, and md.RMD was made for {known:,}"
             raise ValueError(f"train_dataset has {counts}; give it num_samples=len(train_dataset)")
         args = copy.copy(args) if args is not None else TrainingArguments()  # it is the caller's
-        if args.max_grad_norm:  # w's gradient alone would be clipped by Trainer
-            held["max_norm"] = held["max_norm"] or float(args.max_grad_norm)
-            args.max_grad_norm = 0.0
-        if held["lam_convention"] == "paper":
-            args.dataloader_drop_last = True
-        self.rmd, self._losses = rmd, losses
+        self._max_norm, args.max_grad_norm = args.max_grad_norm or None, 0.0  # Trainer would clip w's gradient alone
         super().__init__(model, args, optimizers=optimizers, train_dataset=train_dataset, **others)
         self.model_accepts_loss_kwargs = False  # what a model makes of them is its own loss, which is not used
+
+    def get_train_dataloader(self) -> Any:
+        """Trainer's own; in the paper's convention without a last batch that is not full."""
+        if self._rmd("lam_convention") == "objective":
+            return super().get_train_dataloader()
+        least = self.args.train_batch_size * self.args.world_size
+        if self.train_dataset is not None and len(self.train_dataset) < least:
+            counts = f"{len(self.train_dataset):,} samples do not fill a batch of {least:,}"
+            raise ValueError(f'{counts}; make it smaller, or use lam_convention="objective"')
+        before = self.args.dataloader_drop_last
+        self.args.dataloader_drop_last = True  # which would leave samples out of an evaluation, too
+        try:
+            return super().get_train_dataloader()
+        finally:
+            self.args.dataloader_drop_last = before
 
     def compute_loss(
         self, model: Any, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """RMD's loss while the model is trained, and otherwise its own."""
+        """RMD's loss while the model is trained, and otherwise the model's own or the mean of the samples'."""
+        del num_items_in_batch  # a mean is over the samples
         inputs = dict(inputs)
         index = inputs.pop(INDEX, None)
-        if not model.training:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        if index is None:
-            raise ValueError("a batch has no 'index': does the data collator drop keys that it does not know?")
         outputs = model(**inputs)
-        found = self._losses(outputs, inputs) if self._losses is not None else self._cross_entropy(outputs, inputs)
-        losses, root = found if isinstance(found, tuple) else (found, None)
-        loss = self.rmd.loss(losses, index, root=root)
+        if model.training:
+            loss = self._training_loss(outputs, inputs, index)
+        elif isinstance(outputs, Mapping) and outputs.get("loss") is not None:
+            loss = outputs["loss"]
+        else:
+            loss = self._of_samples(outputs, inputs)[0].mean()
         return (loss, outputs) if return_outputs else loss
 
-    def _cross_entropy(self, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
+    def _training_loss(self, outputs: Any, inputs: Mapping[str, Any], index: Tensor | None) -> Tensor:
+        if index is None:
+            raise ValueError("a batch has no 'index': does the data collator drop keys that it does not know?")
+        self.rmd.param_groups[0]["max_norm"] = self._max_norm  # a checkpoint may have brought another
+        losses, root = self._of_samples(outputs, inputs)
+        loss = self.rmd.loss(losses, index, root=root)
+        if self._rmd("lam_convention") == "paper":  # there a last window that is shorter is a smaller step of w
+            loss = loss * (self.current_gradient_accumulation_steps / self.args.gradient_accumulation_steps)
+        return loss
+
+    def _of_samples(self, outputs: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """Their losses, and roots where there are any."""
+        if self._losses is not None:
+            found = self._losses(outputs, inputs)
+            return found if isinstance(found, tuple) else (found, None)
         logits, labels = getattr(outputs, "logits", None), inputs.get("labels")
-        fits = isinstance(logits, Tensor) and logits.dim() == 2 and isinstance(labels, Tensor) and labels.dim() == 1
-        if not fits or labels.dtype != torch.int64:  # type: ignore[union-attr]  # it is a tensor where it fits
+        if not isinstance(logits, Tensor) or not isinstance(labels, Tensor) or (logits.dim(), labels.dim()) != (2, 1):
             shapes = [tuple(t.shape) if isinstance(t, Tensor) else None for t in (logits, labels)]
             told = f"logits {shapes[0]} and labels {shapes[1]} are not those of a classification of samples"
             raise ValueError(f"{told}; say what a sample's loss is with losses=")
+        if labels.dtype != torch.int64:
+            raise ValueError(f"labels of a classification are int64, got {labels.dtype}; for others give losses=")
         smoothing = float(self.args.label_smoothing_factor)
-        return F.cross_entropy(logits.float(), labels, reduction="none", label_smoothing=smoothing)  # type: ignore[union-attr,arg-type]
+        return F.cross_entropy(logits.float(), labels, reduction="none", label_smoothing=smoothing), None
+
+    def _rmd(self, setting: str) -> Any:
+        return self.rmd.param_groups[0][setting]
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
         if self._signature_columns is not None and INDEX not in self._signature_columns:
             self._signature_columns.append(INDEX)
+
+
+def _checked(optimizers: Any, model: Any) -> RMD:
+    """The optimizer of a pair. Raises TypeError or ValueError where it is not one for this model."""
+    rmd = optimizers[0] if isinstance(optimizers, (tuple, list)) and len(optimizers) == 2 else optimizers
+    if not isinstance(rmd, RMD) or rmd is optimizers:
+        kind = type(rmd).__name__ if rmd is not optimizers else f"{type(rmd).__name__} alone"
+        raise TypeError(f"optimizers must be (a md.RMD over the model's parameters, a scheduler or None), got {kind}")
+    if model is not None:
+        own = {id(w) for w in model.parameters()}
+        if not all(id(w) in own for group in rmd.param_groups for w in group["params"]):
+            raise ValueError("md.RMD was made for parameters that are not the model's")
+    return rmd

@@ -34,7 +34,7 @@ def runs_of(
 
     quick: only the first few of each table, for ten epochs: to see that it works. methods, lams: only those, where any
     are named. epochs: another limit than the tables have; the report shows the longest runs that there are.
-    Raises ValueError for a method that is none of METHODS, and where no run is left.
+    Raises ValueError for a method that is none of METHODS, and for a λ that none of them has.
 
     >>> len(runs_of("all")), len(runs_of("40")), len(runs_of("40", quick=True))
     (96, 24, 3)
@@ -50,11 +50,11 @@ def runs_of(
             raise unknown("method", method, METHODS)
     runs = paper.all_runs() if table == "all" else paper.table_runs(levels[0])
     runs = [run for run in runs if not methods or method_of(run) in [METHODS[name] for name in methods]]
+    known = {run.lam for run in runs if run.lam is not None}
+    if unknown_lams := [lam for lam in lams if lam not in known]:
+        there = f"there are {', '.join(f'{lam:g}' for lam in sorted(known))}" if known else "they have no lam"
+        raise ValueError(f"no run of the tables with these methods has lam {unknown_lams[0]:g}; {there}")
     runs = [run for run in runs if not lams or run.lam in lams]
-    if not runs:
-        planned = {run.lam for level in levels for run in paper.table_runs(level) if run.lam is not None}
-        asked, known = (", ".join(f"{lam:g}" for lam in some) for some in (lams, sorted(planned)))
-        raise ValueError(f"no run of the tables with these methods has lam {asked}; there are {known}")
     return [run if epochs is None else paper.lasting(run, epochs) for run in runs]
 
 

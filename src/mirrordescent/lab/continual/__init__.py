@@ -3,6 +3,7 @@
 from mirrordescent.lab.continual.courses import METHODS, SEEDS, Course, Lessons, courses
 from mirrordescent.lab.continual.learning import Learnt, learn, read_courses, source_of
 from mirrordescent.lab.continual.table import Line, Setting, settings
+from mirrordescent.lab.continual.tasks import batch_notes
 from mirrordescent.lab.continual.writing import write_page
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Lessons",
     "Line",
     "Setting",
+    "batch_notes",
     "courses",
     "learn",
     "read_courses",

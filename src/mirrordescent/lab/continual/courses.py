@@ -87,8 +87,6 @@ class Lessons:
                 raise ValueError(f"{name} must be {rule}, got {getattr(self, name)}")
         if self.kind == "permuted" and self.model == "cnn":
             raise ValueError("model 'cnn' sees nothing in permuted pixels; use 'mlp', or kind 'split'")
-        for name in ("rmd_lam", "anchored_lam"):
-            check_rate(self.lr / getattr(self, name), f"lr/{name}")
 
     def _rules(self) -> dict[str, tuple[bool, str]]:
         positive = ("lr", "near_alpha", "ewc_alpha", "rmd_lam", "anchored_lam")
@@ -119,6 +117,9 @@ class Course:
         others = [name for method, names in SETTINGS.items() for name in names if method != self.method]
         plain = dataclasses.replace(self.lessons, **{name: DEFAULTS[name] for name in others})
         object.__setattr__(self, "lessons", plain)
+        for name in SETTINGS[self.method]:
+            if name.endswith("_lam"):
+                check_rate(plain.lr / getattr(plain, name), f"lr/{name}")
 
     @property
     def id(self) -> str:

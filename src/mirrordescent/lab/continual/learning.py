@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -84,9 +85,19 @@ def read_course(folder: Path) -> Learnt:
         raise DamagedError(f"{path} cannot be read: {error}; remove {folder} and train again") from None
 
 
-def read_courses(root: Path) -> list[Learnt]:
-    """All courses under a folder that have learnt something, in a fixed order. Raises RunError if none."""
-    found = [read_course(path.parent) for path in root.rglob(COURSE)] if root.is_dir() else []
+def read_courses(root: Path, skip: Callable[[DamagedError], None] | None = None) -> list[Learnt]:
+    """All courses under a folder that have learnt something, in a fixed order. Raises RunError if none.
+
+    skip: hears of records that are damaged, which are left out then; else the first of them is raised.
+    """
+    found = []
+    for path in sorted(root.rglob(COURSE)) if root.is_dir() else []:
+        try:
+            found.append(read_course(path.parent))
+        except DamagedError as error:
+            if skip is None:
+                raise
+            skip(error)
     known = [one for one in found if one.accuracies]
     if not known:
         raise RunError(f"{root} holds no course with a task that is learnt; make some with `rmd continual`")

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirrordescent.lab.continual.courses import METHODS, SETTINGS
+from mirrordescent.lab.continual.courses import DEFAULTS, METHODS, SETTINGS
 from mirrordescent.lab.continual.learning import Learnt
 from mirrordescent.lab.report.table import Spread, spread
 
@@ -109,6 +109,8 @@ def _setting(found: Sequence[Learnt]) -> Setting:
     what = "the inputs in another order" if lessons.kind == "permuted" else f"{first.data['classes']} classes each"
     words = [f"{lessons.tasks} tasks of {first.data['name']}", what, f"{first.data['samples']:,} samples"]
     words += [f"{lessons.epochs} epochs each", lessons.model, *(["inputs as they are"] if lessons.raw else [])]
+    words += [f"lr {lessons.lr:g}"] * (lessons.lr != DEFAULTS["lr"])
+    words += [f"batches of {lessons.batch_size}"] * (lessons.batch_size != DEFAULTS["batch_size"])
     return Setting(
         ", ".join(words),
         lessons.tasks,

@@ -27,7 +27,8 @@ def tasks_of(course: Course, data: Data) -> list[Data]:
     count, tasks = len(data.class_names), course.lessons.tasks
     if count < 2 * tasks:
         told = f"{data.name} has {count} classes, and each of {tasks} tasks needs two of its own"
-        raise DataError(f"{told}; choose fewer with --tasks, or --kind permuted")
+        fewer = "choose fewer with --tasks, or " if count >= 4 else ""
+        raise DataError(f"{told}; {fewer}--kind permuted makes tasks of any data")
     order = torch.randperm(count, generator=_draw(course, "classes"))
     return [_of_classes(course, data, chosen) for chosen in order[: count - count % tasks].chunk(tasks)]
 
@@ -80,3 +81,11 @@ def _some(course: Course, places: Tensor) -> Tensor:
 
 def _draw(course: Course, *names: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(derived(course.seed, "continual", *names))
+
+
+def batch_notes(course: Course, data: Data) -> list[str]:
+    """What to tell a person whose batches are larger than a task."""
+    least = min(len(task) for task in tasks_of(course, data))
+    if course.lessons.batch_size <= least:
+        return []
+    return [f"a task has {least:,} samples; --batch-size {course.lessons.batch_size:,} is more than that"]

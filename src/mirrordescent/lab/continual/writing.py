@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mirrordescent.lab.continual.learning import Learnt, read_courses
 from mirrordescent.lab.continual.table import Line, Setting, settings
+from mirrordescent.lab.records import DamagedError
 from mirrordescent.lab.report.page import Block, Code, Page, Picture, Section, Table, Text
 from mirrordescent.lab.report.table import NOTHING, Spread
 from mirrordescent.lab.report.writing import Pages, needs_matplotlib, saved
@@ -16,12 +17,12 @@ NAME = "continual"
 PICTURES = f"pictures/{NAME}"
 
 
-def write_page(root: Path, out: Path | None = None) -> Pages:
+def write_page(root: Path, out: Path | None = None, skip: Callable[[DamagedError], None] | None = None) -> Pages:
     """Write continual.html, continual.md and their pictures on all courses under `root`, into `out` (`root`).
 
-    Raises RunError where no course has learnt anything, or where there is no matplotlib.
+    skip: see `read_courses`. Raises RunError where no course has learnt anything, or where there is no matplotlib.
     """
-    found = read_courses(root)
+    found = read_courses(root, skip)
     where = "" if out is None else f" --out {shlex.quote(str(out))}"
     command = f"rmd continual --report-only --root {shlex.quote(str(root))}{where}"
     return saved(page_of(found, command), (root if out is None else out) / NAME, PICTURES)
