@@ -384,7 +384,7 @@ def test_a_potential_without_a_name_has_its_classs() -> None:
     w.grad = torch.ones(2)
     optimizer.step()
     assert w.tolist() == [0.5, 0.5]
-    assert optimizer.state_dict()["param_groups"][0]["potential"].startswith("nameless")
+    assert optimizer.state_dict()["param_groups"][0]["potential"].startswith("class Nameless")
 
 
 @pytest.mark.parametrize(
