@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -180,3 +181,29 @@ def test_a_potential_that_is_known_is_checked_in_another_group_too(loaded: bool)
         second.fill_(2.0)
     optimizer.step()
     torch.testing.assert_close(second.detach(), 2 * torch.exp(torch.tensor([-0.1])))
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_weights_are_looked_at_once_after_a_change_of_potential(copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the host would wait for it at every step."""
+    w = nn.Parameter(torch.ones(2))
+    optimizer = md.SMD([w], lr=0.1)
+    optimizer.param_groups[0]["potential"] = "entropy"
+    looks: list[str] = []
+
+    def looked(self: md.Potential, weights: Tensor) -> None:
+        looks.append(self.spec)
+
+    monkeypatch.setattr(md.NegativeEntropy, "domain_error", looked)
+    for _ in range(3):
+        w.grad = torch.ones(2)
+        optimizer.step()
+    once = len(looks)
+    assert once >= 1
+    if copied:
+        optimizer = pickle.loads(pickle.dumps(optimizer))
+        [w] = optimizer.param_groups[0]["params"]
+    for _ in range(3):
+        w.grad = torch.ones(2)
+        optimizer.step()
+    assert len(looks) == once

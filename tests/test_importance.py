@@ -95,8 +95,27 @@ def test_frozen_parameters_have_no_importance_and_no_group() -> None:
 
 
 def test_half_precision_is_summed_in_single() -> None:
-    found = md.fisher(classifier().bfloat16(), [torch.randn(5, 4).bfloat16()])
+    """Of many samples, which half precision could not count: beside 256 it has no 1."""
+    model, x = nn.Linear(1, 2).bfloat16(), torch.ones(1000, 1).bfloat16()
+    found = md.fisher(model, x.split(100), losses=lambda output, _: output.sum(1))
     assert {value.dtype for value in found.values()} == {torch.float32}
+    assert all(torch.equal(value, torch.ones_like(value)) for value in found.values())
+    whole = md.fisher(model, [x], losses=lambda output, _: output.sum(1))
+    assert all(torch.equal(value, torch.ones_like(value)) for value in whole.values())
+
+
+def test_what_a_model_draws_is_drawn_for_each_sample() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            drawn: Tensor = self.weight * torch.randn_like(x)
+            return drawn
+
+    one = md.fisher(Noisy(), [torch.ones(2000, 1)], losses=lambda output, _: output[:, 0])
+    assert float(one["weight"]) == pytest.approx(1, abs=0.15)  # the mean of many squares, not the square of one
 
 
 @pytest.mark.parametrize(
