@@ -66,8 +66,8 @@ def figures(line: Line) -> dict[str, Any]:
 
 
 def best(rows: list[dict[str, Any]], key: str) -> dict[str, Any] | None:
-    settled = [row for row in rows if not row["ended"]]
-    return max(settled, key=lambda row: float(row[key][0])) if settled else None
+    settled = [{name: row[name] for name in ("title", "lr", key)} for row in rows if not row["ended"]]
+    return max(settled, key=lambda row: float(row[key][0]), default=None)
 
 
 def main() -> None:
@@ -99,15 +99,11 @@ def main() -> None:
                 rows[method].append(figures(line))
                 told = f"{100 * line.mean.mean:.1f} %" if line.mean is not None else ""
                 print(line.title, f"lr {some[0].lessons.lr:g}", told, line.ended, flush=True)
-    chosen = {
-        key: {method: found and {name: found[name] for name in ("title", "lr", key)} for method, found in these}
-        for key in ("all_tasks", "two_tasks")
-        for these in [[(method, best(held, key)) for method, held in rows.items()]]
-    }
-    for key, held in chosen.items():
-        for each in held.values():
-            if each:
-                print(f"{key}: {each['title']}, lr {each['lr']:g}: {100 * each[key][0]:.1f} %")
+    chosen: dict[str, dict[str, Any]] = {}
+    for key in ("all_tasks", "two_tasks"):
+        chosen[key] = {method: best(held, key) for method, held in rows.items()}
+        for each in filter(None, chosen[key].values()):
+            print(f"{key}: {each['title']}, lr {each['lr']:g}: {100 * each[key][0]:.1f} %")
     record("continual", {**common, "seeds": arguments.seeds, "best": chosen, "rows": rows}, arguments.out)
 
 

@@ -107,7 +107,7 @@ class Convex(Potential):
         beside = torch.nn.functional.pad(rise, (1, 1))
         most_beside = torch.maximum(beside[:-2], beside[2:])
         rounded = (rise == 0) & (most_beside <= 1e-9 * slopes.abs().max())
-        falls = ((rise <= 0) & ~rounded if not rising else rise <= 0).nonzero()
+        falls = ((rise <= 0) & (rising | ~rounded)).nonzero()
         if len(falls):
             k = int(falls[0])
             raise ValueError(

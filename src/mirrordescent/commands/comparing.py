@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from mirrordescent.commands.words import Kept, Where, say_notes
-from mirrordescent.lab.bench import Bench
+from mirrordescent.lab.bench import Bench, measured
 from mirrordescent.lab.continual import METHODS, SEEDS, Lessons
 from mirrordescent.lab.data import load
 from mirrordescent.lab.data.datasets import check_apart
@@ -129,8 +129,6 @@ def bench(bench: Bench, place: Where, potentials: tuple[str, ...] = ("l2", "q=3"
         potentials: ψ of SMD and RMD: l2, l1, linf, q=3, hypentropy, ...
         json: print the figures for machines
     """
-    from mirrordescent.lab.bench import measured
-
     with counting(console(), "blocks") as hear:
         costs = measured(bench, place, potentials, hear)
     show_costs(costs, json=json)

@@ -132,9 +132,10 @@ class RMDTrainer(Trainer):  # type: ignore[misc]  # transformers' types are not 
 
 def _checked(optimizers: Any, model: Any) -> RMD:
     """The optimizer of a pair. Raises TypeError or ValueError where it is not one for this model."""
-    rmd = optimizers[0] if isinstance(optimizers, (tuple, list)) and len(optimizers) == 2 else optimizers
-    if not isinstance(rmd, RMD) or rmd is optimizers:
-        kind = type(rmd).__name__ if rmd is not optimizers else f"{type(rmd).__name__} alone"
+    pair = isinstance(optimizers, (tuple, list)) and len(optimizers) == 2
+    rmd = optimizers[0] if pair else None
+    if not isinstance(rmd, RMD):
+        kind = type(rmd).__name__ if pair else f"{type(optimizers).__name__} alone"
         raise TypeError(f"optimizers must be (a md.RMD over the model's parameters, a scheduler or None), got {kind}")
     if model is not None:
         own = {id(w) for w in model.parameters()}

@@ -142,9 +142,7 @@ def show_courses(found: Sequence[Learnt], *, json: bool) -> None:
         headings = ["", "all tasks\n%", "forgotten\npoints", "learnt\n%", "two tasks\n%", "seeds", "not counted"]
         shown = _table(headings if any(line.ended for line in setting.lines) else headings[:-1], {""}, setting.title)
         for line in setting.lines:
-            figures = (line.mean, line.forgotten, line.learnt, line.after_two)
-            cells = [NOTHING if figure is None else figure.text(".1f", 100) for figure in figures]
-            row = [escape(line.title), *cells, line.seeds, line.ended][: len(shown.columns)]
+            row = [escape(line.title), *line.cells, line.seeds, line.ended][: len(shown.columns)]
             shown.add_row(*row, style="bold green" if line is setting.best else None)
         _print(shown)
 

@@ -26,6 +26,7 @@ from mirrordescent.lab.runs import Run, derived
 from mirrordescent.lab.train import train
 
 FORMAT = 1
+KEPT = ("status", "reason", "accuracies", "data", "environment")  # in course.json, beside the course itself
 CHUNK = 256  # samples at a time whose importance is computed
 
 Weights = dict[str, Tensor]
@@ -63,8 +64,7 @@ class Learnt:
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
         own = {"format": FORMAT, "id": self.course.id, "course": self.course.to_dict()}
-        names = ("status", "reason", "accuracies", "data", "environment")
-        return {**own, **{name: getattr(self, name) for name in names}}
+        return {**own, **{name: getattr(self, name) for name in KEPT}}
 
     def write(self) -> None:
         """course.json."""
@@ -79,8 +79,7 @@ def read_course(folder: Path) -> Learnt:
         if kept["format"] > FORMAT:
             raise RunError(f"{path} was written by a newer mirrordescent; upgrade to read it")
         course = Course.from_dict(kept["course"])
-        names = ("status", "reason", "accuracies", "data", "environment")
-        return Learnt(folder, course, **{name: kept[name] for name in names})
+        return Learnt(folder, course, **{name: kept[name] for name in KEPT})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{path} cannot be read: {error}; remove {folder} and train again") from None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mirrordescent.lab.continual.courses import DEFAULTS, METHODS, SETTINGS
 from mirrordescent.lab.continual.learning import Learnt
-from mirrordescent.lab.report.table import Spread, spread
+from mirrordescent.lab.report.table import NOTHING, Spread, spread
 
 OWN = ("method", "seed", *(name for names in SETTINGS.values() for name in names))  # by which lines differ
 
@@ -67,6 +67,12 @@ class Line:
     def after_two(self) -> Spread | None:
         """Of the first two tasks, after the second."""
         return self.so_far(2)
+
+    @property
+    def cells(self) -> list[str]:
+        """All tasks, forgotten, learnt and the first two, in % and points."""
+        figures = (self.mean, self.forgotten, self.learnt, self.after_two)
+        return [NOTHING if figure is None else figure.text(".1f", 100) for figure in figures]
 
     def so_far(self, number: int) -> Spread | None:
         """Over the first `number` tasks, right after them."""

@@ -10,7 +10,7 @@ from mirrordescent.lab.continual.learning import Learnt, read_courses
 from mirrordescent.lab.continual.table import Line, Setting, settings
 from mirrordescent.lab.records import DamagedError
 from mirrordescent.lab.report.page import Block, Code, Page, Picture, Section, Table, Text
-from mirrordescent.lab.report.table import NOTHING, Spread
+from mirrordescent.lab.report.table import NOTHING
 from mirrordescent.lab.report.writing import Pages, needs_matplotlib, saved
 
 NAME = "continual"
@@ -48,14 +48,14 @@ def _lead() -> Iterable[str]:
 
 
 def _section(number: int, setting: Setting) -> Section:
-    rows = [[line.title, *(_cell(figure(line)) for _, figure in FIGURES), line.seeds] for line in setting.lines]
+    rows = [[line.title, *line.cells, line.seeds] for line in setting.lines]
     ended = [line.ended or NOTHING for line in setting.lines]
-    headings = ["method", *(heading for heading, _ in FIGURES), "seeds"]
+    headings = ["method", "all tasks (%)", "forgotten", "learnt (%)", "two tasks (%)", "seeds"]
     if any(line.ended for line in setting.lines):
         headings, rows = [*headings, "not counted"], [[*row, end] for row, end in zip(rows, ended, strict=True)]
     best = setting.best
     strong = frozenset((place, 1) for place, line in enumerate(setting.lines) if line is best)
-    table = Table(headings, rows, setting.title, frozenset(range(1, 2 + len(FIGURES))), strong)
+    table = Table(headings, rows, setting.title, frozenset(range(1, 6)), strong)
     return Section(setting.title[:1].upper() + setting.title[1:], [table, *_picture(number, setting)])
 
 
@@ -79,15 +79,3 @@ def _picture(number: int, setting: Setting) -> list[Block]:
     if any(len(line.counted) > 1 for line in lines):
         caption.append("Bars: standard deviation over seeds.")
     return [Picture(name, f"What is left of old tasks: {setting.title}", " ".join(caption), svg, png)]
-
-
-def _cell(figure: Spread | None) -> str:
-    return NOTHING if figure is None else figure.text(".1f", 100)
-
-
-FIGURES: tuple[tuple[str, Callable[[Line], Spread | None]], ...] = (
-    ("all tasks (%)", lambda line: line.mean),
-    ("forgotten", lambda line: line.forgotten),
-    ("learnt (%)", lambda line: line.learnt),
-    ("two tasks (%)", lambda line: line.after_two),
-)
