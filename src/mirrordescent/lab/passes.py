@@ -58,6 +58,7 @@ STATISTICS = Blocks(rows=128, warps=8, programs=33, stages=4)
 NORMALISE = Blocks(rows=128, warps=8, programs=33, stages=4)
 SUMS = Blocks(rows=128, warps=8, programs=33, stages=3)
 GRADIENT = Blocks(rows=128, warps=8, programs=33, stages=4)
+EVALUATE = Blocks(rows=128, warps=8, programs=132, stages=4)  # nothing else is computed meanwhile
 BY_ITSELF = 4  # times as many programs where there is no room for a second block, to have as much on its way
 
 NO_RELU, FROM_X, FROM_Y = 0, 1, 2  # how the backward pass knows where the relu was 0
@@ -264,16 +265,16 @@ def evaluated(
     channel = torch.empty(2, width, dtype=torch.float32, device=x.device)
     with torch.cuda.device(x.device):
         _remembered[(width // COLUMNS,)](gamma, beta, mean, var, channel, width, eps, COLUMNS=COLUMNS)
-    return normalised(x, channel, added, relu=relu)
+    return normalised(x, channel, added, relu=relu, blocks=EVALUATE)
 
 
-def normalised(x: Tensor, channel: Tensor, added: Tensor | None, *, relu: bool) -> Tensor:
-    """The output, for the scales and shifts of each channel."""
+def normalised(x: Tensor, channel: Tensor, added: Tensor | None, *, relu: bool, blocks: Blocks = NORMALISE) -> Tensor:
+    """The output, for the scales and shifts of each channel; it does not depend on how the pass is cut up."""
     width = x.shape[1]
     rows = x.numel() // width
     y = torch.empty_like(x)
     has = added is not None
-    grid, settings = NORMALISE.launch(x, reads=1 + has)
+    grid, settings = blocks.launch(x, reads=1 + has)
     with torch.cuda.device(x.device):
         _normalise[grid](x, added if has else x, y, channel, rows, width, ADD=has, RELU=relu, **settings)
     return y
