@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from mirrordescent.lab import paper
 from mirrordescent.lab import reproduce as lab
+from mirrordescent.lab.display import show_reproduction
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, read_all
@@ -213,6 +214,8 @@ def test_runs_that_are_not_done_are_named_and_not_averaged_in() -> None:
     assert mixed.line.seeds == "2 of 3"
     assert alone.test.mean == pytest.approx(90)
     assert leaders(rows) == [mixed]  # what is not done has shown nothing yet
+    (best,) = bests(rows)
+    assert (best.row, best.tried, best.planned) == (mixed, 1, 7)
     text = page(rows, COMMAND)
     assert "87.00 ± 1.41" in text
     table = [line for line in cells(text) if len(line) > 9]
@@ -378,6 +381,24 @@ class TestCommand:
             assert str(tmp_path / name) in shown.err
         assert self.call("--report-only", "--root", str(RECORDS), "--out", str(tmp_path), "--json") == 0
         assert {held["id"] for held in json.loads(capsys.readouterr().out)} == {one.id for one in read_all(RECORDS)}
+
+    def test_in_a_terminal_no_title_is_broken_and_open_runs_say_how_far_they_are(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        going = [record(paper.our_rmd(40, 4.0), 0.9, status=status) for status in ("interrupted", "running")]
+        failed = dataclasses.replace(record(paper.paper_rmd(40, 16.0), 0.9), status="failed", reason="no memory")
+        for open_run in going:
+            show_reproduction([record(paper.our_rmd(40, 2.0), 0.86), open_run], json=False)
+            shown = capsys.readouterr().out
+            assert "RMD sample, λ = 4" in shown
+            assert "125/250" in shown
+            assert "ended" not in shown
+        show_reproduction([*going[:1], failed], json=False)
+        shown = capsys.readouterr().out
+        assert "ended" in shown
+        assert "125/250" in shown
+        assert "failed" in shown
 
     def test_after_training_it_is_about_all_that_lies_there(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

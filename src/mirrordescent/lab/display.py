@@ -123,14 +123,30 @@ def _unusual(ended: str) -> str:
 def show_comparison(rows: Sequence[Row]) -> None:
     """The paper's tables and ours."""
     for corruption in dict.fromkeys(row.corruption for row in rows):
-        headings = ("", "train\n%", "paper", "test\n%", "paper", "differ-\nence", "epochs", "ended")
-        shown = _table(headings, {"", "ended"}, f"{corruption} % of the labels redrawn")
-        for row in rows:
-            if row.corruption == corruption:
-                cells = [f"{row.train.mean:.1f}", _or_nothing(row.paper_train), row.test.text(".1f")]
-                cells += [_or_nothing(row.paper_test), _or_nothing(row.difference, "+.1f")]
-                shown.add_row(escape(row.title), *cells, row.epochs_text, _unusual(row.ended))
+        level = [row for row in rows if row.corruption == corruption]
+        columns = [(heading, cell) for heading, cell in COMPARISON if any(cell(row) for row in level)]
+        shown = _table([heading for heading, _ in columns], {"", "ended"}, f"{corruption} % of the labels redrawn")
+        for row in level:
+            shown.add_row(*[escape(cell(row)) for _, cell in columns])
         _print(shown)
+
+
+def _goes_on(row: Row) -> bool:
+    """Whether none of its runs has ended: how many epochs are left says it all."""
+    return all(record.status in ("running", "interrupted") for record in row.line.records)
+
+
+# heading, cell; a column without a cell to show is left out
+COMPARISON: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ("", lambda row: row.title),
+    ("train\n%", lambda row: f"{row.train.mean:.1f}"),
+    ("paper", lambda row: _or_nothing(row.paper_train)),
+    ("test\n%", lambda row: row.test.text(".1f")),
+    ("paper", lambda row: _or_nothing(row.paper_test)),
+    ("differ-\nence", lambda row: _or_nothing(row.difference, "+.1f")),
+    ("epochs", lambda row: f"{row.epochs_text}/{row.given}" if _goes_on(row) else row.epochs_text),
+    ("ended", lambda row: "" if _goes_on(row) else _unusual(row.ended)),
+)
 
 
 def show_courses(found: Sequence[Learnt], *, json: bool) -> None:

@@ -67,9 +67,14 @@ class Row:
         return _settings()[_setting(self.line.records[0].run)]
 
     @property
+    def given(self) -> int:
+        """The epoch limit that the runs behind the figures had."""
+        return max(record.run.epochs for record in self.line.counted)
+
+    @property
     def short(self) -> bool:
-        """Whether the runs behind the figures were given fewer epochs than that, as `--quick` does."""
-        return max(record.run.epochs for record in self.line.counted) < self.planned
+        """Whether that is less than what is planned, as `--quick` does."""
+        return self.given < self.planned
 
     @property
     def paper_train(self) -> float | None:
@@ -96,7 +101,7 @@ class Row:
 class Best:
     """Our row with a method's best test accuracy at one level, beside the paper's best.
 
-    tried: for how many λ there is a row; planned: how many the tables have.
+    tried: among how many λ it is the best; planned: how many the tables have.
     """
 
     row: Row
@@ -122,26 +127,26 @@ def compared(records: Sequence[Record]) -> list[Row]:
 
 
 def leaders(rows: Sequence[Row]) -> list[Row]:
-    """The row with the best test accuracy of each method; the rows are those of one level.
+    """The row with the best test accuracy of each method; the rows are those of one level."""
+    by_method = [candidates(rows, method) for method in METHODS]
+    return [max(held, key=lambda row: row.test.mean) for held in by_method if held]
 
-    A row without a run that is done counts only while the method has no other.
-    """
-    found = []
-    for method in METHODS:
-        held = [row for row in rows if row.method == method]
-        held = [row for row in held if row.line.finished] or held
-        found += [max(held, key=lambda row: row.test.mean)] if held else []
-    return found
+
+def candidates(rows: Sequence[Row], method: str) -> list[Row]:
+    """The rows that may be a method's best: those with a run that is done, or all while there is none."""
+    held = [row for row in rows if row.method == method]
+    return [row for row in held if row.line.finished] or held
 
 
 def bests(rows: Sequence[Row]) -> list[Best]:
     """At each level our best RMD sample and RMD batch beside the paper's best RMD, and SGD beside SGD."""
     found = []
     for corruption in paper.TABLES:
-        for row in leaders([row for row in rows if row.corruption == corruption]):
+        level = [row for row in rows if row.corruption == corruption]
+        for row in leaders(level):
             if algorithm := HEADLINES.get(row.method):
                 theirs = [figure for figure in paper.figures(corruption) if figure.algorithm == algorithm]
-                tried = sum((other.corruption, other.method) == (corruption, row.method) for other in rows)
+                tried = len(candidates(level, row.method))
                 planned = {run.lam for run in paper.table_runs(corruption) if method_of(run) == row.method}
                 found.append(Best(row, max(theirs, key=lambda figure: figure.test), tried, len(planned)))
     return found
