@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -180,3 +182,116 @@ def test_micro_batches_by_their_shares_or_a_scalers_factor_are_as_they_should_be
 def test_micro_batches_are_looked_at_once() -> None:
     optimizer = accumulated([0.5, 0.5])
     assert optimizer._stability._several == copy.deepcopy(optimizer)._stability._several == 3
+
+
+Passes = Callable[[md.RMD, nn.Parameter, Tensor, "list[Tensor]"], None]
+
+
+def half(optimizer: md.RMD, outputs: Tensor, index: Tensor) -> Tensor:
+    return optimizer.loss(outputs.square() / 2, index) / 2
+
+
+def each_in_a_pass(optimizer: md.RMD, w: nn.Parameter, x: Tensor, parts: list[Tensor]) -> None:
+    for index in parts:
+        half(optimizer, x[index] @ w, index).backward()
+
+
+def checkpointed(optimizer: md.RMD, w: nn.Parameter, x: Tensor, parts: list[Tensor]) -> None:
+    """The loss goes backward in a pass within the pass."""
+    for index in parts:
+        checkpoint(half, optimizer, x[index] @ w, index, use_reentrant=True).backward()
+
+
+def checkpointed_in_one(optimizer: md.RMD, w: nn.Parameter, x: Tensor, parts: list[Tensor]) -> None:
+    outputs = x @ w
+    losses = [checkpoint(half, optimizer, outputs[index], index, use_reentrant=True) for index in parts]
+    torch.stack(losses).sum().backward()
+
+
+def partly_checkpointed(optimizer: md.RMD, w: nn.Parameter, x: Tensor, parts: list[Tensor]) -> None:
+    outputs = x @ w
+    within = checkpoint(half, optimizer, outputs[parts[0]], parts[0], use_reentrant=True)
+    (within + half(optimizer, outputs[parts[1]], parts[1])).backward()
+
+
+def partly_checkpointed_later(optimizer: md.RMD, w: nn.Parameter, x: Tensor, parts: list[Tensor]) -> None:
+    partly_checkpointed(optimizer, w, x, parts[::-1])
+
+
+def by_the_outputs_first(optimizer: md.RMD, w: nn.Parameter, x: Tensor, parts: list[Tensor]) -> None:
+    """Backward to the outputs, and from there to the weights, batch by batch."""
+    for index in parts:
+        outputs = x[index] @ w
+        leaf = outputs.detach().requires_grad_()
+        half(optimizer, leaf, index).backward()
+        outputs.backward(leaf.grad)
+
+
+def by_all_outputs_first(optimizer: md.RMD, w: nn.Parameter, x: Tensor, parts: list[Tensor]) -> None:
+    """The same with the gradients of all outputs kept, before any of them reaches the weights."""
+    held = []
+    for index in parts:
+        outputs = x[index] @ w
+        held.append((outputs, outputs.detach().requires_grad_()))
+        half(optimizer, held[-1][1], index).backward()
+    for outputs, leaf in held:
+        outputs.backward(leaf.grad)
+
+
+def in_two_threads(optimizer: md.RMD, w: nn.Parameter, x: Tensor, parts: list[Tensor]) -> None:
+    gate = threading.Barrier(2)
+
+    def one(index: Tensor) -> None:
+        loss = half(optimizer, x[index] @ w, index)
+        gate.wait()
+        loss.backward()
+
+    threads = [threading.Thread(target=one, args=(index,)) for index in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("zeros", [False, True], ids=["no gradients", "zeros"])
+@pytest.mark.parametrize(
+    "passes",
+    [
+        checkpointed,
+        checkpointed_in_one,
+        partly_checkpointed,
+        partly_checkpointed_later,
+        by_the_outputs_first,
+        by_all_outputs_first,
+        in_two_threads,
+    ],
+)
+def test_a_batch_counts_however_its_gradient_comes_to_the_weights(passes: Passes, zeros: bool) -> None:
+    """Whichever passes there are, w and z move as if each batch had gone backward by itself."""
+    torch.manual_seed(0)
+    x, parts = torch.randn(16, 5), list(torch.arange(16).split(8))
+    ends = []
+    for way in (each_in_a_pass, passes):
+        w = nn.Parameter(torch.ones(5))
+        optimizer = md.RMD([w], lr=0.1, lam=2.0, num_samples=16, lam_convention="objective")
+        for _ in range(3):
+            way(optimizer, w, x, parts)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=not zeros)
+        ends.append((w.detach(), optimizer.aux.values))
+    torch.testing.assert_close(ends[1], ends[0])
+    assert bool(ends[0][1].all())
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["between", "before"])
+def test_a_look_at_inputs_with_frozen_weights_is_no_batch(first: bool) -> None:
+    """An adversary's gradient, by backward: it leads to no weight, and none is to come."""
+    w, optimizer = one_weight()
+    if not first:
+        (optimizer.loss(w[:2].square(), torch.arange(2)) / 2).backward()
+    w.requires_grad_(False)
+    x = torch.ones(2, requires_grad=True)
+    optimizer.loss((x * w[2:]).square(), torch.arange(2)).backward()
+    w.requires_grad_(True)
+    (optimizer.loss(w[2:].square(), torch.arange(2, 4)) / 2).backward()
+    assert [batch.index.tolist() for batch in optimizer._pending.batches] == [[0, 1]] * (not first) + [[2, 3]]

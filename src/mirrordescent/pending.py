@@ -13,8 +13,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 
 from mirrordescent.ranks import Ranks
+
+
+class Pass:
+    """A backward pass under way: the autograd engine holds it until the pass has come to its end, or broken off."""
 
 
 @dataclass
@@ -28,8 +33,17 @@ class Batch:
     alive: Tensor | int = 1
     # the backward pass it was part of, whether that has come to its end, and whether it left gradients
     task: int = -1
+    going: weakref.ref[Pass] | None = None
     ended: bool = False
     reached: bool = True
+    # whether its loss leads to no parameter: another pass takes its gradient there (a loss that is checkpointed, or
+    # differentiated by the outputs first)
+    apart: bool = False
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether its pass is over without having come to its end: out of memory, say."""
+        return not self.ended and (self.going is None or self.going() is None)
 
 
 class Seen(NamedTuple):
@@ -69,38 +83,44 @@ class Pending:
         return bool(self.batches)
 
     def __getstate__(self) -> dict[str, list[Batch]]:
-        return {"batches": self.batches}
+        # Another process counts its backward passes anew, and has none of these.
+        return {"batches": [replace(batch, task=-1, going=None) for batch in self.batches]}
 
     def __setstate__(self, state: dict[str, list[Batch]]) -> None:
-        # Another process counts its backward passes anew.
-        self.batches, self.witness = [replace(batch, task=-1) for batch in state["batches"]], []
+        self.batches, self.witness = list(state["batches"]), []
 
-    def add(self, batch: Batch, params: list[Tensor]) -> None:
-        """Take a batch that is going backward now, after dropping those whose gradients are gone."""
-        task = torch._C._current_graph_task_id()
+    def add(self, batch: Batch, params: list[Tensor], node: Node) -> None:
+        """Take a batch whose loss, `node`, is going backward now, after dropping those whose gradients are gone."""
+        task, this = torch._C._current_graph_task_id(), Pass()
+        self.drop_what_broke_off()
         if self.batches and self.batches[-1].task != task:  # several losses may go backward as one
-            self.batches[:] = [held for held in self.batches if held.ended]
-        if self.batches and self.batches[-1].task != task:
             self.drop_what_was_thrown_away(gradients(params))
-        self.batches.append(replace(batch, task=task))
+        batch = replace(batch, task=task, going=weakref.ref(this))
+        self.batches.append(batch)
         before = [(weakref.ref(g), g._version) for g in gradients(params)]
         # Only when the whole pass has ended do the parameters have their gradients.
         later = torch.autograd.Variable._execution_engine.queue_callback
-        end = partial(self._end_of_pass, task, params, before)
+        end = partial(self._end_of_pass, this, batch, params, before, node)
         # Of several ranks they are written by a callback of DistributedDataParallel's, before a later one of ours.
         later(partial(later, end) if Ranks().number > 1 else end)
 
-    def _end_of_pass(self, task: int, params: list[Tensor], before: list[tuple[weakref.ref[Tensor], int]]) -> None:
+    def _end_of_pass(
+        self,
+        _: Pass,
+        batch: Batch,
+        params: list[Tensor],
+        before: list[tuple[weakref.ref[Tensor], int]],
+        node: Node,
+    ) -> None:
         grads = gradients(params)
-        for batch in self.batches:
-            if batch.task == task:
-                batch.ended, batch.reached = True, bool(grads)
-        untouched = len(before) == len(grads) and all(
+        batch.ended, batch.reached = True, bool(grads)
+        if len(before) == len(grads) and all(
             ref() is g and version == g._version for (ref, version), g in zip(before, grads, strict=True)
-        )
-        if before and untouched:
-            # Nothing was added to them: torch.autograd.grad, to look at, not to step by.
-            self.batches[:] = [batch for batch in self.batches if batch.task != task]
+        ):
+            batch.apart = any(w.requires_grad for w in params) and not _leads_to(node, params)
+            if before and not batch.apart:
+                # Nothing was added to what it leads to: torch.autograd.grad, to look at, not to step by.
+                self.batches[:] = [held for held in self.batches if held is not batch]
         self.remember(grads)
 
     def remember(self, grads: list[Tensor]) -> None:
@@ -108,30 +128,27 @@ class Pending:
         self.witness[:] = [Seen.now(grads)] if grads else []
 
     def drop_what_was_thrown_away(self, grads: list[Tensor]) -> None:
-        """Drop the batches whose gradients were cleared without a step: by a module's zero_grad, say."""
-        if not grads:
-            self.clear()
-            return
-        if any(seen.is_as_it_was(grads) for seen in self.witness):
+        """Drop the batches whose gradients were cleared without a step: by a module's zero_grad, say.
+
+        Not those whose gradients are still to come.
+        """
+        settled = [batch for batch in self.batches if batch.ended and not batch.apart]
+        if not settled or any(seen.is_as_it_was(grads) for seen in self.witness):
             return
         if all(g.device.type == "cpu" for g in grads):
             if not any(bool(g.any()) for g in grads):
-                self.clear()
+                self.batches[:] = [batch for batch in self.batches if batch.apart or not batch.ended]
+                self.witness.clear()
             return
-        slope = self.batches[0].slope
+        slope = settled[0].slope
         alive = torch.stack([g.any().to(slope.device) for g in grads]).any().to(slope.dtype)
-        for batch in self.batches:
+        for batch in settled:
             batch.slope, batch.alive = batch.slope * alive, batch.alive * alive
 
     def drop_what_broke_off(self) -> None:
-        """Drop the batches whose backward pass never came to its end: out of memory, say.
-
-        Not in the middle of a pass, where a parameter's hook may take the step: what broke off before it, it has
-        dropped when it began.
-        """
-        if all(batch.ended for batch in self.batches) or torch._C._current_graph_task_id() >= 0:
-            return
-        self.batches[:] = [batch for batch in self.batches if batch.ended]
+        """Drop the batches whose backward pass never came to its end."""
+        if not all(batch.ended for batch in self.batches):
+            self.batches[:] = [batch for batch in self.batches if not batch.broken_off]
 
     def scale(self, factor: Tensor) -> None:
         """Scale the step that z will take for what is there, as w's gradient was scaled."""
@@ -160,6 +177,20 @@ class Pending:
 def gradients(params: list[Tensor]) -> list[Tensor]:
     """The gradients that are there."""
     return [g for w in params if (g := w.grad) is not None]
+
+
+def _leads_to(node: Node, params: list[Tensor]) -> bool:
+    """Whether a graph reaches one of the parameters."""
+    wanted = {id(w) for w in params}
+    known, todo = {node}, [node]
+    while todo:
+        for following, _ in todo.pop().next_functions:
+            if following is not None and following not in known:
+                if id(getattr(following, "variable", None)) in wanted:
+                    return True
+                known.add(following)
+                todo.append(following)
+    return False
 
 
 def _row(g: Tensor) -> Tensor:

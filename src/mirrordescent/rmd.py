@@ -16,6 +16,7 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.optim.optimizer import ParamsT
 
 from mirrordescent.auxiliary import STORED, Auxiliary
@@ -53,7 +54,7 @@ class _WeightedMean(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, through: Tensor, value: Tensor, weight: Tensor, went_backward: Callable[[Tensor], None]
+        ctx: Any, through: Tensor, value: Tensor, weight: Tensor, went_backward: Callable[[Tensor, Node], None]
     ) -> Tensor:
         ctx.save_for_backward(weight)
         ctx.went_backward, ctx.dtype = went_backward, through.dtype
@@ -62,7 +63,7 @@ class _WeightedMean(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (weight,) = ctx.saved_tensors
-        ctx.went_backward(gradient)
+        ctx.went_backward(gradient, ctx)
         return (gradient / -weight.numel() * weight).to(ctx.dtype), None, None, None
 
 
@@ -264,8 +265,8 @@ class RMD(SMD):
         result: Tensor = _WeightedMean.apply(through, value, weight, went_backward)  # type: ignore[no-untyped-call]
         return result
 
-    def _went_backward(self, batch: Batch, factor: Tensor) -> None:
-        self._pending.add(replace(batch, factor=factor.detach()), self._params())
+    def _went_backward(self, batch: Batch, factor: Tensor, node: Node) -> None:
+        self._pending.add(replace(batch, factor=factor.detach()), self._params(), node)
 
     def _reject(self, losses: Tensor, index: Tensor, eps: float) -> Tensor | None:
         """Which samples to leave out, counted; None where the host has looked (and raised if there was one)."""
