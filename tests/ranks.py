@@ -12,6 +12,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mirrordescent as md
+from mirrordescent.sharded import everywhere
 
 # name: settings of the optimizer, and two of the loop: "clip", and "micro", the batches before a step
 CASES: dict[str, dict[str, Any]] = {
@@ -26,6 +27,17 @@ CASES: dict[str, dict[str, Any]] = {
     "accumulated": {"micro": 2},
     "a tensor for a rate": {"lr": torch.tensor(0.1, dtype=torch.float64)},
 }
+# settings of SMD for parameters that are sharded over the ranks; "lam": of RMD that is SMD
+SHARDED: dict[str, dict[str, Any]] = {
+    "l2": {},
+    "l2, fused": {"fused": True},
+    "q=3": {"potential": "q=3"},
+    "q=3, momentum": {"potential": "q=3", "momentum": 0.5},
+    "q=3, foreach": {"potential": "q=3", "foreach": True},
+    "a sum": {"potential": "l2 + hypentropy"},
+    "RMD": {"potential": "q=1.5", "lam": float("inf"), "max_norm": 0.5},
+}
+NOT_SHARDED = {"norm": md.SquaredNorm(3), "weights": md.Quadratic(torch.ones(5, 4))}
 UNEVEN = (4, 2)
 SAMPLES, FEATURES, STEPS, LOCAL = 24, 5, 8, 3
 DEVICE = sys.argv[4] if __name__ == "__main__" else "cpu"  # of model and data; what a sampler gives is on the CPU
@@ -149,6 +161,48 @@ def smd(rank: int) -> bool:
     return not optimizer.aux.values.any()
 
 
+def stepped(case: dict[str, Any], world: int, *, sharded: bool) -> list[Tensor]:
+    """Three steps on a large matrix, on a small one whose gradient is not cut as it is, and on one that is whole."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    generator = torch.Generator().manual_seed(2)
+    shapes = ((515, 513), (5, 4), (3,))
+    mesh = distributed.device_mesh.init_device_mesh("cpu", (world,)) if sharded else None
+    cuts = ([Shard(0)], [Shard(1)], [Replicate()])
+
+    def spread(t: Tensor, cut: Any) -> Tensor:
+        return distribute_tensor(t, mesh, cut) if sharded else t
+
+    weights = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
+    params = [nn.Parameter(spread(w, cut)) for w, cut in zip(weights, cuts, strict=True)]
+    settings = {"lr": 0.1, **case}
+    optimizer = md.RMD(params, num_samples=3, **settings) if "lam" in case else md.SMD(params, **settings)
+    for _ in range(3):
+        gradients = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
+        for w, g, cut in zip(params, gradients, ([Shard(0)], [Replicate()], [Replicate()]), strict=True):
+            w.grad = spread(g, cut)
+        if isinstance(optimizer, md.RMD):  # any batch: z does not move
+            leaf = torch.ones(3, requires_grad=True)
+            optimizer.loss(leaf, torch.arange(3)).backward()
+        optimizer.step()
+    return [everywhere(w.detach()) for w in params]
+
+
+def refused_shards(world: int) -> dict[str, str]:
+    """What SMD says of a potential that has to see a whole tensor."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh, said = distributed.device_mesh.init_device_mesh("cpu", (world,)), {}
+    for name, potential in NOT_SHARDED.items():
+        w = nn.Parameter(distribute_tensor(torch.ones(5, 4), mesh, [Shard(0)]))
+        w.grad = distribute_tensor(torch.ones(5, 4), mesh, [Shard(0)])
+        try:
+            md.SMD([w], 0.1, potential).step()
+        except RuntimeError as error:
+            said[name] = str(error)
+    return said
+
+
 def main(rank: int, world: int, folder: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=world)
     found: dict[str, Any] = {name: trained(case, rank, world) for name, case in CASES.items()}
@@ -158,6 +212,8 @@ def main(rank: int, world: int, folder: Path) -> None:
     found["own"] = of_its_own(rank, world)
     found["empty"] = {convention: with_an_empty_rank(rank, convention) for convention in ("paper", "objective")}
     found["zero"], found["nan"] = after_odd_gradients(rank, 0.0), after_odd_gradients(rank, float("nan"))
+    found["sharded"] = {name: stepped(case, world, sharded=True) for name, case in SHARDED.items()}
+    found["refused shards"] = refused_shards(world)
     torch.save(found, folder / f"{rank}.pt")
     distributed.destroy_process_group()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import ranks
 import torch
-from ranks import CASES, LOCAL, batches, loss, optimizer_of, problem
+from ranks import CASES, LOCAL, NOT_SHARDED, SHARDED, batches, loss, optimizer_of, problem, stepped
 from torch import Tensor
 
 WORLD = 2
@@ -121,3 +121,17 @@ def test_ranks_that_do_not_train_together_are_told(found: list[dict[str, Any]]) 
         assert "gradients differ between the 2 ranks" in models
         assert "z differs between the ranks" in z
         assert rank["smd"]
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_each_rank_steps_the_part_that_it_has(found: list[dict[str, Any]], name: str) -> None:
+    """Large enough to be stepped in pieces, cut along rows and along columns, evenly or not."""
+    whole = stepped(SHARDED[name], WORLD, sharded=False)
+    for rank in found:
+        torch.testing.assert_close(rank["sharded"][name], whole, rtol=1e-12, atol=1e-12)
+
+
+def test_a_potential_that_needs_a_whole_tensor_is_refused_where_it_is_sharded(found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        for name in NOT_SHARDED:
+            assert "is sharded (a DTensor), and potential" in rank["refused shards"][name]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mirrordescent import fused
 from mirrordescent.potentials import Potential
+from mirrordescent.sharded import is_sharded, own_part
 
 # How many elements are stepped at a time where a step is many operations: small tensors of a group together, large ones
 # in pieces. It bounds the memory that a step needs, and on the CPU keeps what is between the operations in its cache.
@@ -38,7 +39,7 @@ class Work:
 def _mirror_step_(w: Tensor, g: Tensor, potential: Potential, lr: float | Tensor) -> None:
     """∇ψ(w) ← ∇ψ(w) − η g (the paper's SMD equation), in place."""
     if potential.linear is None:
-        for part, slope in _pieces(w, g) if _elementwise(potential) else [(w, g)]:
+        for part, slope in _pieces(w, g) if elementwise(potential) else [(w, g)]:
             part.copy_(potential.step(part, _scaled(slope, lr)))
     elif isinstance(lr, Tensor):
         w.sub_(g * (lr / potential.linear).to(g.dtype))
@@ -46,17 +47,21 @@ def _mirror_step_(w: Tensor, g: Tensor, potential: Potential, lr: float | Tensor
         w.add_(g, alpha=-lr / potential.linear)
 
 
-def _elementwise(potential: Potential) -> bool:
+def elementwise(potential: Potential) -> bool:
     """Whether tensors may be cut up and joined."""
-    return potential.uniform and potential.separable
+    return potential.linear is not None or (potential.uniform and potential.separable)
 
 
 def _pieces(w: Tensor, g: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
     """A large tensor in pieces that share its memory; a compiler fuses the operations by itself."""
-    size = _CPU_CHUNK if w.device.type == "cpu" else _CHUNK
+    size = _chunk_on(w.device)
     if w.numel() <= size or torch.compiler.is_compiling() or not (w.is_contiguous() and g.is_contiguous()):
         return [(w, g)]
     return zip(w.view(-1).split(size), g.view(-1).split(size), strict=True)
+
+
+def _chunk_on(device: torch.device) -> int:
+    return _CPU_CHUNK if device.type == "cpu" else _CHUNK
 
 
 def _scaled(g: Tensor, lr: float | Tensor) -> Tensor:
@@ -106,7 +111,7 @@ def _foreach(work: Work) -> None:
         else:
             torch._foreach_add_(params, grads, alpha=-work.lr / h)
         return
-    for chunk in _chunks([w.numel() for w in params]):
+    for chunk in _chunks([w.numel() for w in params], _chunk_on(params[0].device)):
         ws, gs = [params[k] for k in chunk], [grads[k] for k in chunk]
         if len(chunk) == 1:
             _mirror_step_(ws[0], gs[0], work.potential, work.lr)
@@ -117,11 +122,12 @@ def _foreach(work: Work) -> None:
         torch._foreach_copy_(ws, [piece.view(w.shape) for piece, w in zip(pieces, ws, strict=True)])
 
 
-def _chunks(sizes: Sequence[int]) -> Iterable[list[int]]:
+def _chunks(sizes: Sequence[int], most: int) -> Iterable[list[int]]:
+    """Which tensors go together: as many, one after the other, as have at most so many elements."""
     chunk: list[int] = []
     total = 0
     for k, size in enumerate(sizes):
-        if chunk and total + size > _CHUNK:
+        if chunk and total + size > most:
             yield chunk
             chunk, total = [], 0
         chunk.append(k)
@@ -132,6 +138,8 @@ def _chunks(sizes: Sequence[int]) -> Iterable[list[int]]:
 
 def apply(work: Work) -> None:
     """Step one group, each kind of tensor on the path that was asked for, or on the fastest that it allows."""
+    if any(is_sharded(w) for w in work.params):
+        work = _of_this_rank(work)
     kinds = [(w.device, w.dtype) for w in work.params]
     for kind in dict.fromkeys(kinds):
         device, dtype = kind
@@ -151,19 +159,33 @@ def apply(work: Work) -> None:
         _path(part)(part)
 
 
+def _of_this_rank(work: Work) -> Work:
+    """The same of the parts that this rank has: ψ does not care where the other elements are."""
+    grads = [own_part(g, like=w) if is_sharded(w) else g for w, g in zip(work.params, work.grads, strict=True)]
+    params, buffers = ([own_part(t) for t in ts] for ts in (work.params, work.buffers))
+    return replace(work, params=params, grads=grads, buffers=buffers)
+
+
 def _select(tensors: list[Tensor], members: list[int]) -> list[Tensor]:
     return tensors if len(members) >= len(tensors) else [tensors[k] for k in members]
 
 
 def _path(work: Work) -> Callable[[Work], None]:
-    # Like torch.optim.SGD, ℓ2 takes foreach on the GPU unless told otherwise, so that the two agree to the last bit.
-    free = work.params[0].is_cuda and work.foreach is None and work.fused is None
-    wants_fused = work.fused or (free and work.potential.linear is None)
+    # Like torch.optim.SGD, ℓ2 takes foreach on the GPU alone unless told otherwise, so that the two agree to the last
+    # bit. The many operations of other steps are worth joining tensors for on a CPU too.
+    cuda, free = work.params[0].is_cuda, work.foreach is None and work.fused is None
+    wants_fused = work.fused or (free and cuda and work.potential.linear is None)
     if wants_fused and not torch.compiler.is_compiling() and _fits_fused(work):
         return _fused
-    if (work.foreach or free) and (_elementwise(work.potential) or work.potential.linear is not None):
+    joins = work.foreach or (free and (cuda or work.potential.linear is None) and not _compiled_on_cpu(work))
+    if joins and elementwise(work.potential):
         return _foreach
     return _single
+
+
+def _compiled_on_cpu(work: Work) -> bool:
+    """Where a compiler fuses the operations by itself, tensor by tensor."""
+    return torch.compiler.is_compiling() and not work.params[0].is_cuda
 
 
 def _fits_fused(work: Work) -> bool:

@@ -27,6 +27,7 @@ from mirrordescent.pending import Batch, Pending, gradients
 from mirrordescent.potentials import Potential
 from mirrordescent.ranks import NO_BATCH, Ranks
 from mirrordescent.rules import PENALTIES, Slope, batch_rule, check_penalty, finite, machine_epsilon, sample_rule
+from mirrordescent.sharded import everywhere, own_part
 from mirrordescent.smd import SMD
 from mirrordescent.stability import Stability
 
@@ -307,13 +308,13 @@ class RMD(SMD):
 
     def _clip(self, grads: list[Tensor], max_norm: float) -> tuple[Tensor, Tensor]:
         """Scale the gradients down to a norm; returns the norm that they had, and the factor, for z's step."""
-        total = torch.nn.utils.get_total_norm(grads)
+        total = everywhere(torch.nn.utils.get_total_norm(grads))
         scale = getattr(self, "grad_scale", None)  # of a GradScaler that leaves unscaling to a fused step
         if scale is not None:
             total = total / scale.to(total).reshape(())
         factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
         for g in grads:
-            g.mul_(factor.to(g.device))
+            own_part(g).mul_(factor.to(g.device))
         return total, finite(factor)
 
     @overload

@@ -12,8 +12,9 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from mirrordescent import fused as kernels
 from mirrordescent.inputs import number
-from mirrordescent.paths import Work, apply
+from mirrordescent.paths import Work, apply, elementwise
 from mirrordescent.potentials import L1, L2, LInf, Potential, QNorm, Scaled, Sum
+from mirrordescent.sharded import is_sharded
 from mirrordescent.specs import potential as as_potential
 
 # settings of torch's optimizers that are not settings here, and what takes their place
@@ -207,6 +208,11 @@ class SMD(Optimizer):
                     raise RuntimeError(
                         f"{self._name(group, k)} has a sparse gradient ({w.grad.layout}), which mirror descent does "
                         "not take; use sparse=False in the embedding"
+                    )
+                if is_sharded(w) and not elementwise(psi):
+                    raise RuntimeError(
+                        f"{self._name(group, k)} is sharded (a DTensor), and potential {psi.spec!r} is not a sum over "
+                        "elements that are all alike; use one that is, such as 'l2' or 'q=3'"
                     )
                 if group["fused"] and w.is_meta:
                     raise RuntimeError(
