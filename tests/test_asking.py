@@ -103,6 +103,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone")
+@pytest.mark.filterwarnings("ignore:DTensor random operators")  # of PyTorch 2.6
 def test_sharded_parameters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ranks, "number", 2)
     mesh = init_device_mesh("cpu", (1,))

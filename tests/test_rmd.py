@@ -407,14 +407,20 @@ def test_a_small_last_batch_does_no_harm_in_the_convention_of_the_objective() ->
     """The limit is that of the largest batch; a first batch beyond it is refused."""
     w = nn.Parameter(torch.zeros(1))
     optimizer = md.RMD([w], lr=0.1, lam=0.04, num_samples=129, lam_convention="objective")
-    for n in (128, 1):
-        optimizer.loss((w - 1).square().expand(n), torch.arange(n)).backward()
+    optimizer.loss((w - 1).square().expand(128), torch.arange(128)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.loss((w - 1).square(), torch.arange(1)).backward()
+    with pytest.warns(
+        UserWarning, match=r"lr/\(lam \* batch size\) = 2.5 in a batch of 1: z of samples that are always"
+    ):
         optimizer.step()
     resumed = md.RMD([w], lr=0.1, lam=0.04, num_samples=129, lam_convention="objective")
     resumed.load_state_dict(optimizer.state_dict())
     resumed.zero_grad()
     resumed.loss((w - 1).square().expand(1), torch.arange(1)).backward()
-    resumed.step()
+    with pytest.warns(UserWarning, match="in a batch of 1"):
+        resumed.step()
     small = md.RMD([w], lr=0.1, lam=0.04, num_samples=129, lam_convention="objective")
     small.loss((w - 1).square().expand(1), torch.arange(1)).backward()
     with pytest.raises(ValueError, match=r"lr/\(lam \* batch size\) must be < 2, or z diverges; got 2.5"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -52,9 +53,8 @@ def test_a_sample_too_often_in_a_batch_warns_once(convention: str, lr: float) ->
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         w = optimizer.param_groups[0]["params"][0]
-        optimizer.loss(w.square().expand(5), torch.zeros(5, dtype=torch.int64)).backward()
-        if convention == "paper":  # else a batch of five is a smaller one, of which nothing is said either
-            optimizer.step()
+        optimizer.loss(w.square().expand(25), torch.zeros(25, dtype=torch.int64)).backward()
+        optimizer.step()
         repeated(4, lr, convention, size=21)
         repeated(1, lr, convention, size=24)
 
@@ -178,3 +178,54 @@ def test_one_sample_that_diverges_is_not_said_to_be_there_too_often() -> None:
     with pytest.warns(UserWarning, match="above 1") as caught:
         Stability().check(2.5, "lr/lam", 0.0, INDEX[:1], refuse=False)
     assert len(caught) == 1
+
+
+def stepped(optimizer: md.RMD, size: int) -> None:
+    w = optimizer.param_groups[0]["params"][0]
+    optimizer.loss(w.square().expand(size), torch.arange(size)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_a_smaller_batch_is_told_once_under_the_papers_convention() -> None:
+    optimizer = md.RMD([torch.nn.Parameter(torch.ones(1))], lr=0.1, lam=1.0, num_samples=8)
+    stepped(optimizer, 4)
+    stepped(optimizer, 8)
+    with pytest.warns(UserWarning, match="a batch of 4 after one of 8: its samples weigh more.*drop_last=True"):
+        stepped(optimizer, 4)
+    stepped(optimizer, 3)
+
+
+@pytest.mark.parametrize("settings", [{"lam": math.inf}, {"lam": 1.0, "lam_convention": "objective"}])
+def test_a_smaller_batch_is_fine_where_all_samples_weigh_alike(settings: dict[str, Any]) -> None:
+    optimizer = md.RMD([torch.nn.Parameter(torch.ones(1))], lr=0.1, num_samples=8, **settings)
+    stepped(optimizer, 8)
+    stepped(optimizer, 4)
+
+
+def test_batches_too_small_for_z_to_settle_are_told_and_refused_when_they_become_the_rule() -> None:
+    """In the convention of the objective, where larger ones came before."""
+    optimizer = md.RMD([torch.nn.Parameter(torch.ones(1))], 0.1, 0.02, 8, lam_convention="objective")
+    stepped(optimizer, 8)
+    with pytest.warns(UserWarning, match=r"lr/\(lam \* batch size\) = 2.5 in a batch of 2: z of samples that are"):
+        stepped(optimizer, 2)
+    for _ in range(3):  # now and then they do no harm
+        for size in (3, 2, 1, 2, 3):
+            stepped(optimizer, size)
+    for _ in range(3):
+        stepped(optimizer, 2)
+    with pytest.raises(ValueError, match=r"lr/\(lam \* batch size\) must be < 2, or z diverges; got 2.5"):
+        stepped(optimizer, 2)
+
+
+def test_a_smaller_batch_that_is_scaled_by_its_share_is_fine() -> None:
+    """As in a last, shorter window of accumulation: then all samples weigh alike."""
+    optimizer = md.RMD([torch.nn.Parameter(torch.ones(1))], lr=0.1, lam=1.0, num_samples=8)
+    w = optimizer.param_groups[0]["params"][0]
+    stepped(optimizer, 8)
+    (optimizer.loss(w.square().expand(4), torch.arange(4)) / 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    for part in torch.arange(6).split(2):
+        (optimizer.loss(w.square().expand(2), part) / 4).backward()
+    optimizer.step()

@@ -81,6 +81,7 @@ def test_smd_reaches_the_interpolating_solution_of_least_potential(potential: st
     assert distance(w.detach(), exact_minimiser(problem, float("inf"))) < 1e-6
 
 
+@pytest.mark.filterwarnings("ignore:a batch of 3 after one of 7")
 def test_what_scales_one_step_alone_moves_the_solution() -> None:
     """The tests above could not tell, if a wrong rule came out right as well."""
     problem = regression("l2")

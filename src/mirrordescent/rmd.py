@@ -382,17 +382,23 @@ class RMD(SMD):
         if isinstance(lr, Tensor) and lr.device.type != "cpu":
             return lr.detach().reshape(()).to(self.aux.values.device, non_blocking=True) / divisor
         rate = share = float(lr) / divisor
-        if group["lam_convention"] == "objective":
+        size = len(index) * self._ranks.number
+        objective = group["lam_convention"] == "objective"
+        if objective:
             # a rare smaller one makes nothing diverge, and only other ranks may have one
-            largest = max(group["largest_batch"], len(index) * self._ranks.number, 1)
+            largest = max(group["largest_batch"], size, 1)
             group["largest_batch"] = largest
             share /= largest
             of.append("batch size")
         name = "lr/lam" if len(of) == 1 else f"lr/({' * '.join(of)})"
         tail = group["momentum"] if group["momentum_rule"] == "dense" else 0.0  # which a scaled step has in it already
         # Ranks with batches of another size must not go on alone.
-        alike = self._ranks.number == 1 or group["lam_convention"] == "paper"
+        alike = self._ranks.number == 1 or not objective
         self._stability.check(share, name, tail, index, refuse=alike)
+        if not objective:
+            self._stability.look_at_sizes([(len(b.index), b.factor) for b in self._pending.batches])
+        elif size:
+            self._stability.look_at_small(rate / size, name, size, refuse=alike)
         return rate
 
     def _make_ball(self) -> None:

@@ -23,6 +23,8 @@ class Stability:
     def __init__(self) -> None:
         self._told: set[str] = set()
         self._several = 0  # steps so far that were taken for several batches
+        self._small = 0  # steps in a row whose batch is too small for z to settle
+        self._largest = 0  # batch so far
 
     def begin(self, rate: float, momentum: float, rule: str) -> None:
         """Look at the settings of a new optimizer; rate: lr/λ. Raises ValueError where z diverges."""
@@ -38,6 +40,41 @@ class Stability:
             check_rate(share, f"z's step {name}")
         self._look(share, name, _in_all(share, momentum), f"{name}/(1 - momentum)")
         self._look_for_repeats(index, share, name)
+
+    def look_at_sizes(self, batches: Sequence[tuple[int, Tensor | None]]) -> None:
+        """Under the paper's convention: whether a batch is smaller than others, so that its samples weigh more.
+
+        batches: size and factor of each before the step. Not of several, whose factors may make up for it, nor of one
+        whose factor is seen to.
+        """
+        if torch.compiler.is_compiling() or len(batches) != 1:
+            return
+        size, factor = batches[0]
+        if factor is not None and factor.device.type == "cpu" and float(factor) < 1:
+            return
+        if 0 < size < self._largest:
+            self._warn(
+                "uneven",
+                f"a batch of {size} after one of {self._largest}: its samples weigh more, as the loss has the weight "
+                "lam / batch size in the objective. Leave out a last, smaller batch (drop_last=True), or take "
+                "lam_convention='objective', which weighs all samples alike (and has another scale of lam)",
+            )
+        self._largest = max(self._largest, size)
+
+    def look_at_small(self, share: float, name: str, size: int, *, refuse: bool) -> None:
+        """In the objective's convention: whether a batch that is smaller than others is too small for z to settle.
+
+        One now and then makes nothing diverge. Raises ValueError where that has become a habit, if it is to refuse.
+        """
+        self._small = self._small + 1 if share >= 2 else 0
+        if self._small > HABIT and refuse:
+            check_rate(share, f"z's step {name}")
+        if self._small:
+            self._warn(
+                "small",
+                f"{name} = {share:.3g} in a batch of {size}: z of samples that are always in one so small diverges; "
+                "leave it out (drop_last=True), or draw the batches anew in every epoch (shuffle=True)",
+            )
 
     def look_at_factors(self, factors: Sequence[Tensor | None]) -> None:
         """Of several batches before one step: whether each was scaled by its share, so that the factors add up to 1.
