@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import cache
 
@@ -493,3 +494,69 @@ def test_a_mirror_map_is_called_linear_where_it_is(case: Case) -> None:
     ratio = case.potential.gradient(w) / w
     linear = bool(torch.allclose(ratio, ratio[0], rtol=1e-12))
     assert case.potential.linear == (pytest.approx(float(ratio[0])) if linear else None)
+
+
+@pytest.mark.parametrize("q", [1.01, 1.05, 1.2, 1.5, 3.0, 10.0])
+@pytest.mark.parametrize("size", [1e-30, 1e-9, 1e-3, 1.0])
+@pytest.mark.parametrize("change", [1e-8, 0.1, 1e3])
+def test_a_squared_norms_step_is_the_one_through_the_dual(q: float, size: float, change: float) -> None:
+    """Also where δ is far larger than w, whose high powers leave every type."""
+    psi = md.SquaredNorm(q)
+    w = size * torch.tensor([1.0, -0.5, 0.25], dtype=torch.float64)
+    delta = change * torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64)
+    dual = psi.gradient(w) + delta
+    stepped = psi.step(w, delta)
+    assert bool(stepped.isfinite().all())
+    torch.testing.assert_close(psi.gradient(stepped), dual, rtol=1e-9, atol=1e-9 * float(dual.abs().max()))
+    assert bool(psi.step(w.float(), delta.float()).isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("psi", "w", "delta", "result"),
+    [
+        (md.NegativeEntropy(), 1e-30, 89.0, 1e-30 * math.exp(89)),
+        (md.NegativeEntropy(), 1e30, -100.0, 1e30 * math.exp(-100)),
+        (md.HyperbolicEntropy(1e-3), 0.0, 90.0, 1e-3 * math.sinh(90)),
+        (md.HyperbolicEntropy(1e-3), 0.0, -90.0, 1e-3 * math.sinh(-90)),
+    ],
+)
+def test_an_exponential_beyond_float32_is_no_step_beyond_it(
+    psi: md.Potential, w: float, delta: float, result: float
+) -> None:
+    stepped = psi.step(torch.tensor([w]), torch.tensor([delta]))
+    torch.testing.assert_close(stepped.double(), torch.tensor([result], dtype=torch.float64), rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    "psi",
+    [md.NegativeEntropy() + md.L2(), md.Convex(lambda w: w * torch.log(w), domain=(0.0, float("inf")))],
+    ids=["sum", "convex"],
+)
+@pytest.mark.parametrize("delta", [-1e10, -1e19, -1e30])
+def test_a_step_that_no_weight_answers_ends_at_the_edge(psi: md.Potential, delta: float) -> None:
+    """However far it is beyond: beside it the duals on the way there are all the same to rounding."""
+    assert float(psi.step(torch.tensor([5.0]), torch.tensor([delta]))) < 1e-37
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_quadratics_of_other_weights_have_other_names(dtype: torch.dtype) -> None:
+    weights = torch.tensor([[1.0, 2, 3, 4], [4, 3, 2, 1], [1, 2, 4, 3], [8, 2, 3, 4]], dtype=dtype)
+    assert len({md.Quadratic(weight).spec for weight in weights}) == 4
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: md.QNorm(None), "q must be a number, got None"),  # type: ignore[arg-type]
+        (lambda: md.L1("a"), "eps must be a number, got 'a'"),  # type: ignore[arg-type]
+        (lambda: md.Quadratic("x"), "weight must be a number, got 'x'"),  # type: ignore[arg-type]
+        (lambda: md.Convex(torch.cosh, domain=3), "domain must be an interval (low, high), got 3"),  # type: ignore[arg-type]
+        (lambda: md.Convex(torch.cosh, domain=("a", 1)), "an end of domain must be a number, got 'a'"),  # type: ignore[arg-type]
+        (lambda: md.QNorm(3).step(torch.ones(2), 0.5), "real floating-point tensors, got float"),  # type: ignore[arg-type]
+        (lambda: md.L2().value([1.0]), "real floating-point tensors, got list"),  # type: ignore[arg-type]
+        (lambda: md.StopOnPlateau(patience="a"), "patience must be a number, got 'a'"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_number_or_tensor_is_named(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(told)):
+        make()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -573,3 +574,33 @@ def test_eps_is_finite_and_z_is_wide_beside_wide_weights() -> None:
         md.RMD([nn.Parameter(torch.ones(1))], 0.1, 1.0, 1, eps=math.inf)
     wide = nn.Parameter(torch.ones(1, dtype=torch.complex128))
     assert md.RMD([wide], 0.1, 1.0, 1).aux.values.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "told"),
+    [
+        ("lam", -1.0, "lam must be > 0"),
+        ("momentum", 1.0, r"momentum must be in \[0, 1\)"),
+        ("eps", -1.0, "eps must be a finite number >= 0"),
+        ("num_samples", 99, "the state is of 99 samples, but num_samples is 2"),
+        ("lr", -1.0, "lr must be a finite number >= 0"),
+        ("max_norm", 0.0, "max_norm must be > 0"),
+    ],
+)
+def test_a_state_with_a_number_that_makes_no_sense_is_refused(setting: str, value: float, told: str) -> None:
+    optimizer = md.RMD([nn.Parameter(torch.ones(2))], lr=0.1, lam=1.0, num_samples=2)
+    state = copy.deepcopy(optimizer.state_dict())
+    state["param_groups"][0][setting] = value
+    with pytest.raises(ValueError, match=told):
+        optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0][setting] != value
+
+
+def test_groups_with_momenta_of_their_own_are_refused_whoever_set_them() -> None:
+    params = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizer = md.RMD([{"params": [w]} for w in params], lr=0.1, lam=1.0, num_samples=2, momentum=0.9)
+    optimizer.param_groups[1]["momentum"] = 0.5
+    optimizer.loss((params[0] + params[1]).square(), torch.arange(2)).backward()
+    with pytest.raises(ValueError, match="momentum is one for the whole optimizer"):
+        optimizer.step()
+    assert bool((params[0] == 1).all())

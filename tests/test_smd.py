@@ -620,3 +620,38 @@ def test_the_momentum_goes_with_a_model_that_changes_its_type(kind: torch.dtype)
         model(torch.ones(1, 3, dtype=dtype)).sum().backward()
         optimizer.step()
     assert optimizer.state[model.weight]["momentum_buffer"].dtype == kind
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_lazy_modules_weights_are_taken_before_they_are_there(momentum: float) -> None:
+    ends = []
+    for lazy in (True, False):
+        torch.manual_seed(0)
+        layer: nn.Linear = nn.LazyLinear(3) if lazy else nn.Linear(4, 3)
+        optimizer = md.SMD(layer.parameters(), lr=0.1, potential="q=3", momentum=momentum) if lazy else None
+        layer(torch.ones(2, 4))
+        with torch.no_grad():
+            for w in layer.parameters():
+                w.fill_(0.5)
+        optimizer = optimizer or md.SMD(layer.parameters(), lr=0.1, potential="q=3", momentum=momentum)
+        for _ in range(2):
+            optimizer.zero_grad()
+            layer(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+        ends.append([w.detach() for w in layer.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_small_tensors_are_stepped_together_on_a_cpu_to_the_same_bits() -> None:
+    torch.manual_seed(0)
+    start = [torch.randn(shape) for shape in ((64,), (3, 5), (), (200_000,), (7, 2, 2), (0,))]
+    slopes = [torch.randn_like(w) for w in start]
+    ends = []
+    for foreach in (None, False):
+        params = [nn.Parameter(w.clone()) for w in start]
+        for w, g in zip(params, slopes, strict=True):
+            w.grad = g.clone()
+        md.SMD(params, lr=0.01, potential="q=3", foreach=foreach).step()
+        ends.append([w.detach() for w in params])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+    assert not torch.equal(ends[0][0], start[0])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mirrordescent.inputs import number
 from mirrordescent.potentials import Potential, wide
 from mirrordescent.roots import origin, solve_increasing
 
@@ -42,10 +43,12 @@ class Convex(Potential):
     ) -> None:
         if not callable(function):
             raise TypeError(f"function must be callable, got {type(function).__name__}")
-        domain = (-float("inf"), float("inf")) if domain is None else domain
-        low, high = (float(end) for end in domain) if len(domain) == 2 else (0.0, 0.0)
+        ends = (-float("inf"), float("inf")) if domain is None else domain
+        if not isinstance(ends, (tuple, list)):
+            raise TypeError(f"domain must be an interval (low, high), got {ends!r}")
+        low, high = (number("an end of domain", end) for end in ends) if len(ends) == 2 else (0.0, 0.0)
         if not low < high:
-            raise ValueError(f"domain must be an interval (low, high) with low < high, got {domain}")
+            raise ValueError(f"domain must be an interval (low, high) with low < high, got {ends}")
         self.function, self.domain = function, (low, high)
         self.summed, self.constant = False, 0.0  # whether the function returns the sum, and what it has beside it
         self.spec = f"convex[{name or getattr(function, '__name__', type(function).__name__)}]"

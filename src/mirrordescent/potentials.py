@@ -15,13 +15,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mirrordescent.inputs import number
 from mirrordescent.roots import origin, solve_increasing
 
 
 def _real(w: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """The tensors in the type that ψ is computed in: float32 for half precision, else as they are."""
-    if not w.is_floating_point():
-        raise TypeError(f"a potential takes real floating-point tensors, got {w.dtype}")
+    for t in (w, *others):
+        if not isinstance(t, Tensor) or not t.is_floating_point():
+            kind = t.dtype if isinstance(t, Tensor) else type(t).__name__
+            raise TypeError(f"a potential takes real floating-point tensors, got {kind}")
     dtype = torch.float64 if w.dtype == torch.float64 else torch.float32
     return tuple(t.to(dtype) for t in (w, *others))
 
@@ -37,19 +40,22 @@ def _digest(weight: Tensor) -> str:
     for part in weight.reshape(-1).split(2**24):
         types = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         bits = part.view(types[part.element_size()]).long()
+        if part.element_size() == 8:  # the lower half of a round number is 0
+            bits = bits ^ (bits >> 32)
         places = torch.arange(begin, begin + 2 * len(bits), 2, device=bits.device)
         total, begin = total + int((bits * places).sum()), begin + 2 * len(bits)
     return f"{total % 2**32:08x}"
 
 
 def _positive(name: str, value: float) -> float:
-    value = float(value)
+    value = number(name, value)
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} must be a finite number > 0, got {value}")
     return value
 
 
 _LINE = (-float("inf"), float("inf"))
+_LARGE = 40.0  # an exponent from which on exponentials are taken in two factors; in float32 they end at 88
 
 
 def least(dtype: torch.dtype) -> float:
@@ -214,7 +220,7 @@ class QNorm(Potential):
     """
 
     def __init__(self, q: float) -> None:
-        self.q = float(q)
+        self.q = number("q", q)
         if not 1 < self.q < float("inf"):
             raise ValueError(f"q must be a finite number > 1, got {self.q}")
         self.spec = f"q={self.q!r}"
@@ -297,7 +303,9 @@ class NegativeEntropy(Potential):
         return (dual - 1).exp()
 
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
-        return torch.where(delta.abs() < 0.5, w + w * delta.expm1(), w * delta.exp())
+        half = (delta / 2).exp()  # of a large δ, whose exponential is beyond any number where w's product is not
+        direct = torch.where(delta.abs() < _LARGE, w * delta.exp(), w * half * half)
+        return torch.where(delta.abs() < 0.5, w + w * delta.expm1(), direct)
 
 
 class HyperbolicEntropy(Potential):
@@ -317,13 +325,14 @@ class HyperbolicEntropy(Potential):
         return (w / self.beta).asinh()
 
     def _inverse(self, dual: Tensor) -> Tensor:
-        return self.beta * dual.sinh()
+        half = (dual.abs() / 2).exp()  # sinh of a large dual is half its exponential, which β may bring back
+        return torch.where(dual.abs() < _LARGE, self.beta * dual.sinh(), (self.beta / 2 * half * half).copysign(dual))
 
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
         # Small change: sinh(asinh(w/β) + δ) by its addition theorem, as an increment that vanishes with δ.
         half = delta.clamp(-1, 1) / 2
         increment = 2 * half.sinh() * (w * half.sinh() + self._radius(w) * half.cosh())
-        far = self.beta * ((w / self.beta).asinh() + delta).sinh()
+        far = self._inverse((w / self.beta).asinh() + delta)
         return torch.where(delta.abs() <= 1, w + increment, far)
 
 
@@ -422,11 +431,16 @@ class SquaredNorm(Potential):
         if self.linear is not None:
             return w + delta
         x, change = wide(w), wide(delta)
+        if not x.numel():
+            return w.clone()
         norm = self._norm(x, self.q)
+        # Beside a much larger δ no accuracy is lost in the dual, and a high power of δ/N would leave the type.
+        far = change.abs().amax() > 2 * norm
         norm = torch.where(norm > 0, norm, 1)
-        v = self._qnorm.step(x / norm, change / norm)
+        v = self._qnorm.step(x / norm, torch.where(far, 0, change) / norm)
         size = self._norm(v, self.q)
-        return (norm * v * torch.where(size > 0, size, 1).pow(self.q - 2)).to(w.dtype)
+        near = norm * v * torch.where(size > 0, size, 1).pow(self.q - 2)
+        return torch.where(far, self._inverse(self._gradient(x) + change), near).to(w.dtype)
 
 
 class Scaled(Potential):

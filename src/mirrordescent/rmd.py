@@ -43,11 +43,26 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     one_of("reduction", settings["reduction"], REDUCTIONS)
     one_of("lam_convention", settings["lam_convention"], CONVENTIONS)
     one_of("momentum_rule", settings["momentum_rule"], MOMENTUM_RULES)
-    max_norm = settings["max_norm"]
+    lam = number("lam", settings["lam"])
+    if not lam > 0:
+        raise ValueError(f"lam must be > 0 (or inf for SMD), got {lam}")
+    if settings["num_samples"] <= 0:
+        raise ValueError(
+            f"num_samples must be > 0, got {settings['num_samples']}; it is the length of the training set"
+        )
+    eps = None if settings["eps"] is None else number("eps", settings["eps"])
+    if eps is not None and not 0 <= eps < math.inf:
+        raise ValueError(f"eps must be a finite number >= 0, or None for the losses' machine epsilon, got {eps}")
+    max_norm = None if settings["max_norm"] is None else number("max_norm", settings["max_norm"])
     if max_norm is not None and not 0 < max_norm < math.inf:
         raise ValueError(f"max_norm must be > 0 and finite, or None for no clipping, got {max_norm}")
     if settings["penalty"] != "custom":
         one_of("penalty", settings["penalty"], tuple(PENALTIES), or_else="or a function that returns the slope")
+
+
+def _check_momentum(momentum: float) -> None:
+    if momentum >= 1:
+        raise ValueError(f"momentum must be in [0, 1), got {momentum}")
 
 
 class _WeightedMean(torch.autograd.Function):
@@ -127,15 +142,8 @@ class RMD(SMD):
     ) -> None:
         if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__"):
             raise TypeError(f"num_samples must be an integer, got {type(num_samples).__name__}")
-        num_samples = operator.index(num_samples)
-        if num_samples <= 0:
-            raise ValueError(f"num_samples must be > 0, got {num_samples}; it is the length of the training set")
-        lam = number("lam", lam)
-        if not lam > 0:
-            raise ValueError(f"lam must be > 0 (or inf for SMD), got {lam}")
+        num_samples, lam = operator.index(num_samples), number("lam", lam)
         eps = None if eps is None else number("eps", eps)
-        if eps is not None and not 0 <= eps < math.inf:
-            raise ValueError(f"eps must be a finite number >= 0, or None for the losses' machine epsilon, got {eps}")
         max_norm = None if max_norm is None else number("max_norm", max_norm)
         if callable(penalty):
             check_penalty(penalty)
@@ -179,9 +187,12 @@ class RMD(SMD):
         super()._check_group(group)
         if group["maximize"]:
             raise ValueError("maximize has no meaning for RMD, which solves a minimisation; use md.SMD")
-        if group["momentum"] >= 1:
-            raise ValueError(f"momentum must be in [0, 1), got {group['momentum']}")
-        if self.param_groups[0]["momentum"] != group["momentum"]:
+        _check_momentum(group["momentum"])
+        self._check_one_momentum()
+
+    def _check_one_momentum(self) -> None:
+        """A scheduler may have given groups momenta of their own."""
+        if any(group["momentum"] != self.param_groups[0]["momentum"] for group in self.param_groups):
             raise ValueError("momentum is one for the whole optimizer; a parameter group cannot set its own")
 
     @property
@@ -196,7 +207,7 @@ class RMD(SMD):
 
     def objective_lam(self, batch_size: int) -> float:
         """The weight λ' on Σ L_i in the objective λ' Σ L_i(w) + D_ψ(w, w₀) that training in such batches solves."""
-        if batch_size < 1:
+        if not number("batch_size", batch_size) >= 1:
             raise ValueError(f"batch_size must be >= 1, got {batch_size}")
         return self.lam if self.param_groups[0]["lam_convention"] == "objective" else self.lam / batch_size
 
@@ -295,7 +306,7 @@ class RMD(SMD):
         To be called between `backward()` and `step()` in place of `torch.nn.utils.clip_grad_norm_`, which would scale
         w's step alone. Returns the norm before clipping.
         """
-        max_norm = float(max_norm)
+        max_norm = number("max_norm", max_norm)
         if not max_norm > 0:
             raise ValueError(f"max_norm must be > 0 (inf to measure the norm only), got {max_norm}")
         grads = gradients(self._params())
@@ -334,6 +345,7 @@ class RMD(SMD):
             with torch.enable_grad():
                 value = closure()
         self._pending.drop_what_broke_off()
+        self._check_one_momentum()
         works = self._gather()
         if not any(work.params for work in works):
             if any(not batch.reached for batch in self._pending.batches):
@@ -452,6 +464,11 @@ class RMD(SMD):
                 group.setdefault(key, here[key])
             group.setdefault("largest_batch", 0)
             check_settings(group)
+            _check_momentum(group.get("momentum", 0.0))
+            if group["num_samples"] != here["num_samples"]:
+                raise ValueError(
+                    f"the state is of {group['num_samples']} samples, but num_samples is {here['num_samples']}"
+                )
             if group.get("penalty") == "custom" and self._penalty is None:
                 raise ValueError(
                     "the state was made with a penalty of your own; make the optimizer with it before loading"

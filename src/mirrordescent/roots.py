@@ -114,7 +114,7 @@ def solve_increasing(
     # A target that no float in the domain reaches leaves the far end as the nearest answer.
     unreached = best_f.abs() > 64 * tolerance
     edge = torch.where(upward, low, high)
-    best_x = torch.where(unreached & ((function(edge) - target).abs() < best_f.abs()), edge, best_x)
+    best_x = torch.where(unreached & ((function(edge) - target).abs() <= best_f.abs()), edge, best_x)
     best_x = torch.where(delta.isinf(), far_end, best_x)
     best_x = torch.where(delta.isnan() | start.isnan(), torch.nan, best_x)
     return torch.where(delta == 0, start, best_x).to(dtype)

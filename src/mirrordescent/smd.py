@@ -8,6 +8,7 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from mirrordescent import fused as kernels
@@ -126,7 +127,7 @@ class SMD(Optimizer):
                 raise TypeError(
                     f"{self._name(group, k)} is {kind}; mirror descent takes dense real or complex parameters"
                 )
-            if group["fused"] and not w.is_meta and not kernels.supports(psi, w):
+            if group["fused"] and _has_values(w) and not kernels.supports(psi, w):
                 raise ValueError(
                     f"fused=True has no kernel for potential {psi.spec!r} on {w.device.type} ({w.dtype}); "
                     "leave fused=None"
@@ -135,7 +136,7 @@ class SMD(Optimizer):
 
     def _check_domain(self, group: dict[str, Any], psi: Potential) -> None:
         for k, w in enumerate(group["params"]):
-            error = None if w.is_meta else psi.domain_error(w.detach())
+            error = psi.domain_error(w.detach()) if _has_values(w) else None
             if error is not None:
                 raise ValueError(f"{self._name(group, k)}: {error}")
 
@@ -147,8 +148,8 @@ class SMD(Optimizer):
 
     def _make_state(self, group: dict[str, Any]) -> None:
         # Made at once and not at the first step: a distributed checkpoint asks for it before there is one.
-        if group["momentum"] != 0:
-            for w in group["params"]:
+        for w in group["params"]:
+            if group["momentum"] != 0 and not is_lazy(w):
                 self._buffer(w)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -169,6 +170,8 @@ class SMD(Optimizer):
             group.setdefault("maximize", False)
             group.setdefault("foreach", None)
             group.setdefault("fused", None)
+            if "lr" in group:
+                _check_numbers(group["lr"], group["momentum"])
         super().__setstate__(state)
 
     def _adopt_potential(self, saved: dict[str, Any], here: dict[str, Any]) -> None:
@@ -271,6 +274,11 @@ class SMD(Optimizer):
             if work.params:
                 apply(work)
         return loss
+
+
+def _has_values(w: Tensor) -> bool:
+    """Not so on the meta device, and in a lazy module before its first use."""
+    return not w.is_meta and not is_lazy(w)
 
 
 def _check_keys(group: Mapping[str, Any], known: Set[str] = frozenset()) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from mirrordescent.inputs import number
+
 
 class StopOnPlateau:
     """Stop when a value has not improved by more than `relative` over `patience` consecutive epochs.
@@ -17,9 +19,9 @@ class StopOnPlateau:
     """
 
     def __init__(self, relative: float = 1e-4, patience: int = 500) -> None:
-        if not 0 <= relative < 1:
+        if not 0 <= number("relative", relative) < 1:
             raise ValueError(f"relative must be in [0, 1), got {relative}")
-        if not 1 <= patience < math.inf or patience != int(patience):
+        if not 1 <= number("patience", patience) < math.inf or patience != int(patience):
             raise ValueError(f"patience must be a whole number >= 1, got {patience}")
         self.relative, self.patience = float(relative), int(patience)
         self.best, self.waited = math.inf, 0
