@@ -31,7 +31,7 @@ from mirrordescent.lab.audit.cleaning import (
 )
 from mirrordescent.lab.audit.decisions import Decision, _survives, decisions_csv, read_decisions
 from mirrordescent.lab.audit.rule import FEWEST, MOST, chosen
-from mirrordescent.lab.audit.telling import findings, histogram, sentences, write_audit
+from mirrordescent.lab.audit.telling import findings, histogram, in_short, sentences, write_audit
 from mirrordescent.lab.data import Data, DataError, Source
 from mirrordescent.lab.data.split import split
 from mirrordescent.lab.data.whole import load_whole
@@ -148,12 +148,30 @@ class TestAudit:
         _, others = split(digits[0].found.given, 0.2, 0, "digits")
         alone = audit_alone(digits[0].record)
         assert check.there == pytest.approx(float(alone.wrong[others].mean()))
-        assert "far more than" not in told
+        assert "far more of them" not in told
         learnt = dataclasses.replace(check, contradicted=digits[0].found.noise + 0.11)
-        assert "far more than" in " ".join(sentences(dataclasses.replace(digits[0], check=learnt)))
+        assert "far more of them" in " ".join(sentences(dataclasses.replace(digits[0], check=learnt)))
         assert f"About {100 * digits[0].found.noise:.1f} %" in told
         assert "were corrupted on purpose" in told
         assert "corrupted" not in " ".join(sentences(dataclasses.replace(digits[0], changed=None)))
+
+    def test_in_short_the_estimate_and_every_doubt_are_told(self, digits: tuple[Audited, Keeping]) -> None:
+        """Each in the same words as at length."""
+        check = digits[0].check
+        assert check is not None
+        learnt = dataclasses.replace(check, contradicted=digits[0].found.noise + 0.11)
+        doubtful = {
+            "There is no second opinion": dataclasses.replace(digits[0], check=None, unchecked="it diverged"),
+            "What is flagged says nothing": dataclasses.replace(
+                digits[0], check=dataclasses.replace(check, beyond_chance=0.0)
+            ),
+            "Trust the ranking, not the number": dataclasses.replace(digits[0], check=learnt),
+        }
+        assert in_short(digits[0]) == sentences(digits[0])[:1]
+        for doubt, audited in doubtful.items():
+            estimate, *told = in_short(audited)
+            assert [doubt in sentence for sentence in told] == [True]
+            assert {estimate, *told} <= set(sentences(audited))
 
     def test_few_wrong_labels_are_not_outvoted_by_chance(self, tmp_path: Path) -> None:
         """None of them may be among those that the second network judges, and they are as wrong as before."""

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 from mislabelled import table
 
-from mirrordescent.lab.audit.cleaning import changes_path
+from mirrordescent.lab.audit.cleaning import Choice, Outcome, changes_path
 from mirrordescent.lab.audit.decisions import Decision, read_decisions
 from mirrordescent.lab.data import Source
 from mirrordescent.lab.data.whole import load_whole
+from mirrordescent.lab.display import show_cleaned
+from mirrordescent.lab.records import Record
+from mirrordescent.lab.runs import Run
 
 
 class TestCommand:
@@ -33,6 +36,9 @@ class TestCommand:
         assert self.call("audit", *common, "--out", str(tmp_path / "audit")) == 0
         shown = capsys.readouterr()
         assert "labels are estimated to be wrong" in " ".join(shown.out.split())
+        for top in (3, 5):
+            assert self.call("audit", *common, "--top", str(top)) == 0
+            assert capsys.readouterr().out.count(" line ") == top
         assert str(tmp_path / "audit" / "audit.html") in shown.err
         assert self.call("audit", *common, "--json") == 0
         columns = json.loads(capsys.readouterr().out)
@@ -51,6 +57,7 @@ class TestCommand:
         assert self.call("clean", *common, *settings) == 0
         told = " ".join(capsys.readouterr().out.split())
         assert "1 is left out and 1 relabelled" in told
+        assert "estimated to be wrong" not in told  # a person has decided
         assert "by its given labels" in told
         whole = load_whole(Source(str(copy), "kind"))
         names = [whole.data.class_names[label] for label in whole.data.targets.tolist()]
@@ -62,7 +69,10 @@ class TestCommand:
             copy.unlink()
             changes_path(copy).unlink()
             assert self.call("clean", *common, *settings[2 : 4 if "--no-compare" in more else 6], *more) == 0
-            assert ("trained on" in capsys.readouterr().out) == ("--no-compare" not in more)
+            told = " ".join(capsys.readouterr().out.split())
+            assert ("trained on" in told) == ("--no-compare" not in more)
+            assert "labels are estimated to be wrong" in told
+            assert "With only 300 samples the numbers are rough." in told
 
     def test_decisions_alone_need_no_training(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path, runs, decisions = tmp_path / "things.csv", tmp_path / "runs", tmp_path / "decisions.csv"
@@ -261,3 +271,28 @@ class TestCommand:
     ) -> None:
         assert self.call(*arguments) == code
         assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (0.5, 0.9, "is better than on all of them."),
+        (0.9, 0.5, "is worse than on all of them: look at what was left out"),
+        (0.80, 0.81, "is no worse; a difference within two standard errors may be chance."),
+        (0.81, 0.80, "is worse than on all of them, though within two standard errors it may be chance: look"),
+        (None, 0.9, "Training diverged, which says nothing"),
+    ],
+)
+def test_what_a_clean_up_is_worth_is_told(
+    before: float | None, after: float | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.csv"
+    table(path)
+    whole = load_whole(Source(str(path), "kind"))
+    records = [Record(tmp_path, Run(), data={"test_samples": 100}) for _ in range(2)]
+    for record, accuracy in zip(records, (before, after), strict=True):
+        record.rows.append({"test_accuracy": accuracy})
+    given = whole.data.targets
+    outcomes = [Outcome(name, len(given), record) for name, record in zip(("all", "cleaned"), records, strict=True)]
+    show_cleaned(whole, given, Choice(given >= 0, given), outcomes)
+    assert told in " ".join(capsys.readouterr().out.split())

@@ -85,6 +85,7 @@ def clean(
     """
     from mirrordescent.lab.audit import cleaning as lab
     from mirrordescent.lab.audit.auditing import audit_whole, whole_of
+    from mirrordescent.lab.audit.telling import in_short
 
     # what is wrong with a path or a file is told before anything is trained
     check_apart(data, root=keeping.root)
@@ -99,10 +100,12 @@ def clean(
     choice = lab.person(whole, cleaning, given)
     say_notes(whole.data.notes)
     outcomes: list[lab.Outcome] = []
+    found: tuple[str, ...] = ()
     if choice is None or not cleaning.no_compare:
         with Watching(console(), total=1, name="training") as watch:
             audited = audit_whole(whole, asked, keeping, place, watch=watch)
             if choice is None:
+                found = in_short(audited)
                 choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
             if not cleaning.no_compare:
                 outcomes = lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
@@ -112,7 +115,7 @@ def clean(
             file.write(lab.changes(choice, given, whole).encode("utf-8"))
             count = len(whole.write(out, choice.keep, choice.labels))
         told = [f"{out}: {count:,} file{'s' if count > 1 else ''}", f"{lab.changes_path(out)}: what was changed"]
-    show_cleaned(whole, given, choice, outcomes, by_person=cleaning.decisions is not None)
+    show_cleaned(whole, given, choice, outcomes, found, by_person=cleaning.decisions is not None)
     for line in told:
         say(line)
     return 0

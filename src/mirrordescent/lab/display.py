@@ -202,20 +202,27 @@ def show_audit(audited: Audited, top: int) -> None:
     words = ("", "given", "suggested")
     suspects = _table((*words, "wrong with\nprobability", "confidence\nin suggestion"), words, "most suspicious")
     issue, suggested, wrong, confidence = found.issue, found.suggested, found.wrong, found.confidence
-    for i in found.order[:top].tolist():
-        if bool(issue[i]):
-            labels = (escape(names[int(label[i])]) for label in (found.given, suggested))
-            figures = f"{float(wrong[i]):.3f}", f"{float(confidence[i]):.2f}"
-            suspects.add_row(escape(audited.whole.names[i]), *labels, *figures)
+    for i in found.order[issue[found.order]][:top].tolist():
+        labels = (escape(names[int(label[i])]) for label in (found.given, suggested))
+        figures = f"{float(wrong[i]):.3f}", f"{float(confidence[i]):.2f}"
+        suspects.add_row(escape(audited.whole.names[i]), *labels, *figures)
     if suspects.row_count:
         _print(suspects)
 
 
 def show_cleaned(
-    whole: Whole, given: Tensor, choice: Choice, outcomes: Sequence[Outcome], *, by_person: bool = False
+    whole: Whole,
+    given: Tensor,
+    choice: Choice,
+    outcomes: Sequence[Outcome],
+    found: Sequence[str] = (),
+    *,
+    by_person: bool = False,
 ) -> None:
-    """What was left out or relabelled, and what training on the rest is worth."""
+    """What was left out or relabelled, and what training on the rest is worth; found: what the audit says of it."""
     out, n = _out(), len(choice.keep)
+    for sentence in found:
+        out.print(sentence, highlight=False, markup=False)
     dropped, renamed = int((~choice.keep).sum()), int((choice.keep & (choice.labels != given)).sum())
     verb = "is" if dropped == 1 else "are"
     out.print(f"Of {n:,} samples {dropped:,} {verb} left out and {renamed:,} relabelled.", highlight=False)
@@ -268,9 +275,16 @@ def _verdict(outcomes: Sequence[Outcome], count: int) -> str:
     before, after = (outcome.record.final["test_accuracy"] for outcome in outcomes[:2])
     if before is None or after is None:
         return "Training diverged, which says nothing about the clean-up."
-    if abs(after - before) <= 2 * max(_error(before, count), _error(after, count)):
-        return "The difference between all labels and the cleaned ones is within two standard errors: it may be chance."
-    return f"Training on the cleaned labels is {'better' if after > before else 'worse'} than on all of them."
+    chance = abs(after - before) <= 2 * max(_error(before, count), _error(after, count))
+    if after >= before:
+        if chance:
+            return "Training on the cleaned labels is no worse; a difference within two standard errors may be chance."
+        return "Training on the cleaned labels is better than on all of them."
+    maybe = ", though within two standard errors it may be chance" if chance else ""
+    return (
+        f"Training on the cleaned labels is worse than on all of them{maybe}: look at what was left out before you use "
+        "the copy."
+    )
 
 
 def _or_nothing(value: float | None, form: str = ".1f") -> str:

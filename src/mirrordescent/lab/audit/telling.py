@@ -45,20 +45,16 @@ def findings(audited: Audited, shown: int = SHOWN) -> Findings:
 
 def sentences(audited: Audited) -> tuple[str, ...]:
     """What was found, and how far to trust it."""
-    found, n = audited.found, len(audited.found)
-    flagged = int(found.issue.sum())
+    found = audited.found
     told = [
-        f"About {100 * found.noise:.1f} % of the {n:,} labels are estimated to be wrong; {flagged:,} "
-        f"{'is' if flagged == 1 else 'are'} flagged as more likely wrong than right.",
-        *_bounded(found.noise, audited.check),
-        *([f"There is no second opinion: {audited.unchecked}."] if audited.unchecked else []),
+        _estimate(audited),
+        *_second_opinion(found.noise, audited.check),
+        *_doubts(audited),
         "The estimate comes from what a network predicted for each sample while it was trained and kept from learning "
         "labels by heart. It is no proof: a rare, ambiguous or badly recorded sample looks like a wrong label. Look at "
         "some of the flagged ones before you trust the rest.",
         "Mistakes that most labels of a class share cannot be seen: the network learns them as the truth.",
     ]
-    if n < SMALL:
-        told.append(f"With only {n:,} samples the numbers are rough.")
     members = torch.bincount(found.given, minlength=len(audited.whole.class_names)).tolist()
     if rare := [name for name, m in zip(audited.whole.class_names, members, strict=True) if 0 < m < RARE]:
         told.append(
@@ -69,31 +65,53 @@ def sentences(audited: Audited) -> tuple[str, ...]:
     return tuple(told)
 
 
+def in_short(audited: Audited) -> tuple[str, ...]:
+    """The estimate, and what speaks against trusting it: what a clean-up by it has to tell."""
+    return _estimate(audited), *_doubts(audited)
+
+
+def _estimate(audited: Audited) -> str:
+    found = audited.found
+    flagged = int(found.issue.sum())
+    return (
+        f"About {100 * found.noise:.1f} % of the {len(found):,} labels are estimated to be wrong; {flagged:,} "
+        f"{'is' if flagged == 1 else 'are'} flagged as more likely wrong than right."
+    )
+
+
+def _doubts(audited: Audited) -> Iterator[str]:
+    check, n = audited.check, len(audited.found)
+    if audited.unchecked:
+        yield f"There is no second opinion: {audited.unchecked}."
+    if check is not None and check.in_vain:
+        yield (
+            "The second network agrees with no more labels than by chance: it has found nothing in these data by which "
+            "to tell the classes apart. What is flagged says nothing then."
+        )
+    elif check is not None and check.contradicted > audited.found.noise + FAR:
+        yield (
+            "A second network, which had not seen the labels that it judged, contradicts far more of them "
+            f"({100 * check.contradicted:.1f} %) than are estimated to be wrong: either the classes are hard to tell "
+            "apart, or the first network has learnt labels by heart. Trust the ranking, not the number."
+        )
+    if n < SMALL:
+        yield f"With only {n:,} samples the numbers are rough."
+
+
 def _prepared(notes: Sequence[str]) -> Iterator[str]:
     """What was done to the data on the way in."""
     if notes:
         yield f"The data: {'; '.join(notes)}."
 
 
-def _bounded(noise: float, check: Check | None) -> Iterator[str]:
+def _second_opinion(noise: float, check: Check | None) -> Iterator[str]:
     """What a network says that was not trained on the labels it judges: its mistakes come on top of wrong labels."""
-    if check is None:
-        return
-    yield (
-        f"A second network, trained on four fifths of the samples, contradicts {100 * check.contradicted:.1f} % of the "
-        f"other labels, its own mistakes among them; by how sure it was, {100 * check.wrong:.1f} % are wrong. The "
-        f"first one says {100 * check.first:.1f} % of these and "
-        f"{100 * check.before:.1f} % of all; the estimate is moved by half of the difference."
-    )
-    if check.in_vain:
+    if check is not None:
         yield (
-            "The second network agrees with no more labels than by chance: it has found nothing in these data by which "
-            "to tell the classes apart. What is flagged says nothing then."
-        )
-    elif check.contradicted > noise + FAR:
-        yield (
-            "A second network contradicts far more than are estimated to be wrong: either the classes are hard to tell "
-            "apart, or the first network has learnt labels by heart. Trust the ranking, not the number."
+            f"Check: a second network, trained on four fifths of the samples, contradicts "
+            f"{100 * check.contradicted:.1f} % of the other labels, its own mistakes among them, and by how sure it "
+            f"was finds {100 * check.wrong:.1f} % of them wrong; the first network says {100 * check.first:.1f} %. The "
+            f"estimate was moved by half of that difference, from {100 * check.before:.1f} to {100 * noise:.1f} %."
         )
 
 
