@@ -126,6 +126,17 @@ def of_its_own(rank: int, world: int) -> dict[str, Tensor]:
     return {"w": model.weight.detach(), "z": optimizer.aux.values}
 
 
+def of_others(rank: int, world: int) -> str:
+    """What RMD says to a rank that is not in the group that it is given."""
+    groups = [distributed.new_group([member]) for member in range(world)]
+    _, _, model = problem()
+    try:
+        md.RMD(model.parameters(), 0.1, 2.0, SAMPLES, process_group=groups[rank - 1])
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def with_an_empty_rank(rank: int, convention: str) -> dict[str, Tensor]:
     """Rank 1 has samples at every other step only; else it gives gradients of 0, as DDP wants them."""
     _, _, model = problem()
@@ -210,6 +221,7 @@ def main(rank: int, world: int, folder: Path) -> None:
     found["told"] = [told(rank, alone=True), told(rank, alone=False)]
     found["smd"] = smd(rank)
     found["own"] = of_its_own(rank, world)
+    found["of others"] = of_others(rank, world)
     found["empty"] = {convention: with_an_empty_rank(rank, convention) for convention in ("paper", "objective")}
     found["zero"], found["nan"] = after_odd_gradients(rank, 0.0), after_odd_gradients(rank, float("nan"))
     found["sharded"] = {name: stepped(case, world, sharded=True) for name, case in SHARDED.items()}

@@ -247,6 +247,29 @@ def test_an_optimizer_made_before_its_model_has_memory() -> None:
     assert bool((optimizer.aux.values > 0).all())
 
 
+def test_a_state_is_loaded_into_an_optimizer_made_before_its_model_has_memory() -> None:
+    w = nn.Parameter(torch.zeros(2, device="meta"))
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=3)
+    optimizer.aux.load_state_dict({"z": torch.tensor([1.0, 2.0, 3.0])})
+    assert optimizer.aux.values.tolist() == [1, 2, 3]
+
+
+def test_z_that_moved_during_a_validation_can_be_stepped_later() -> None:
+    w = nn.Parameter(torch.zeros(2))
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=2)
+    optimizer.aux.to("meta")  # anywhere but beside the losses
+    with torch.inference_mode():
+        optimizer.loss((w - 1).square(), torch.arange(2))
+    optimizer.loss((w - 1).square(), torch.arange(2)).backward()
+    optimizer.step()
+    assert bool((optimizer.aux.values > 0).all())
+
+
+def test_a_z_of_another_shape_is_named() -> None:
+    with pytest.raises(ValueError, match=r"a z of shape \(3, 1\)"):
+        make()[1].aux.load_state_dict({"z": torch.zeros(3, 1)})
+
+
 def test_zs_momentum_travels_alone() -> None:
     w = nn.Parameter(torch.zeros(1))
     one, other = (md.RMD([w], lr=0.1, lam=1.0, num_samples=2, momentum=m) for m in (0.9, 0.0))

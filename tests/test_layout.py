@@ -25,6 +25,7 @@ ORDER = [
     "paths",
     "smd",
     "rules",
+    "settings",
     "ranks",
     "stability",
     "auxiliary",

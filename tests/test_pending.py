@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -295,3 +296,49 @@ def test_a_look_at_inputs_with_frozen_weights_is_no_batch(first: bool) -> None:
     w.requires_grad_(True)
     (optimizer.loss(w[2:].square(), torch.arange(2, 4)) / 2).backward()
     assert [batch.index.tolist() for batch in optimizer._pending.batches] == [[0, 1]] * (not first) + [[2, 3]]
+
+
+@pytest.mark.parametrize("losses", [1, 2])
+def test_gradients_put_there_by_hand_are_stepped_by_every_time(losses: int) -> None:
+    """The first time there are none before, later those of the step before."""
+    torch.manual_seed(0)
+    x, parts = torch.randn(8, 5), torch.arange(8).split(8 // losses)
+    ends = []
+    for by_hand in (False, True):
+        w = nn.Parameter(torch.ones(5))
+        optimizer = md.RMD([w], lr=0.1, lam=2.0, num_samples=8)
+        for _ in range(3):
+            found = [optimizer.loss((x[index] @ w - 1).square() / 2, index) / losses for index in parts]
+            if by_hand:
+                w.grad = sum((torch.autograd.grad(loss, w)[0] for loss in found), start=torch.zeros(5))
+            else:
+                optimizer.zero_grad()
+                for loss in found:
+                    loss.backward()
+            optimizer.step()
+        ends.append((w.detach(), optimizer.aux.values))
+    torch.testing.assert_close(*ends)
+    assert bool(ends[0][1].all())
+
+
+def test_what_was_only_looked_at_moves_nothing() -> None:
+    w, optimizer = one_weight()
+    optimizer.loss(w.square(), torch.arange(4)).backward()
+    optimizer.step()
+    torch.autograd.grad(optimizer.loss(w.square(), torch.arange(4)), w)
+    z, before = optimizer.aux.values.clone(), w.detach().clone()
+    with pytest.raises(RuntimeError, match="no batch"):
+        optimizer.step()  # by the gradients of the step before
+    assert torch.equal(optimizer.aux.values, z)
+    assert torch.equal(w.detach(), before)
+
+
+def test_batches_of_another_network_are_told_of() -> None:
+    w, optimizer = one_weight()
+    probe = nn.Parameter(torch.ones(4))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(100):
+            w.grad = probe.grad = None
+            optimizer.loss(probe.square(), torch.arange(4)).backward()
+    assert ["Are they of another network?" in str(warning.message) for warning in told] == [True]

@@ -122,6 +122,7 @@ def test_ranks_that_do_not_train_together_are_told(found: list[dict[str, Any]]) 
         assert "gradients differ between the 2 ranks" in models
         assert "z differs between the ranks" in z
         assert rank["smd"]
+        assert "process_group is of other ranks" in rank["of others"]
 
 
 @pytest.mark.parametrize("name", SHARDED)

@@ -166,6 +166,19 @@ def test_complex_parameters_are_pairs_of_real_ones(case: Case) -> None:
     assert torch.equal(torch.view_as_real(w.detach()), pair.detach())
 
 
+def test_a_gradient_that_is_still_to_be_conjugated() -> None:
+    """Autograd leaves that to who reads it."""
+    w, c = nn.Parameter(torch.randn(3, dtype=torch.complex128)), torch.randn(3, dtype=torch.complex128)
+    before = w.detach().clone()
+    (w.conj() * c).real.sum().backward()
+    assert w.grad is not None
+    lazy = nn.Parameter(before.clone())
+    lazy.grad = w.grad.resolve_conj().conj().resolve_conj().conj()
+    assert lazy.grad.is_conj()
+    md.SMD([lazy], lr=0.1).step()
+    torch.testing.assert_close(lazy.detach(), before - 0.1 * c)
+
+
 def test_complex_is_refused_where_the_potential_is_not_defined() -> None:
     w = nn.Parameter(torch.ones(2, dtype=torch.complex64))
     for psi in (md.NegativeEntropy(), md.Quadratic(torch.ones(2))):
@@ -655,3 +668,82 @@ def test_small_tensors_are_stepped_together_on_a_cpu_to_the_same_bits() -> None:
         ends.append([w.detach() for w in params])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
     assert not torch.equal(ends[0][0], start[0])
+
+
+class Tilted(md.Potential):
+    """½ Σ h_k w_k², as a user might write it: with factors that go with rows."""
+
+    def __init__(self, h: Tensor) -> None:
+        self.h = h  # (rows, 1)
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return self.h * w * w / 2
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return self.h * w
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        return dual / self.h
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        return w + delta / self.h
+
+
+class Alike(Tilted):
+    """The same, which says that all weights are alike."""
+
+    uniform = True
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (600, 600)])
+def test_a_users_potential_sees_tensors_as_they_are(shape: tuple[int, int]) -> None:
+    """Neither joined nor in pieces, unless its class says that this makes no difference."""
+    torch.manual_seed(0)
+    h = torch.rand(shape[0], 1) + 0.5
+    params = [nn.Parameter(torch.randn(shape)) for _ in range(2)]
+    before = [w.detach().clone() for w in params]
+    for w in params:
+        w.grad = torch.randn(shape)
+    md.SMD(params, lr=0.1, potential=Tilted(h)).step()
+    for w, start in zip(params, before, strict=True):
+        assert w.grad is not None
+        torch.testing.assert_close(w.detach(), start - 0.1 * w.grad / h)
+    assert (Tilted(h).uniform, Alike(h).uniform) == (False, True)
+
+
+def test_a_group_may_be_given_to_several_optimizers() -> None:
+    """What an optimizer fills in is not the caller's."""
+    mine, other = (md.Convex(function, name="mine") for function in (lambda w: w**4 + w**2, lambda w: w**2))
+    group = {"params": [nn.Parameter(torch.ones(2))], "potential": mine}
+    md.SMD([group], lr=0.1)
+    assert group["potential"] is mine
+    assert "lr" not in group
+    second = md.SMD([{"params": [nn.Parameter(torch.ones(2))], "potential": other}], lr=0.2)
+    second.add_param_group(group)
+    assert [second.potential_of(held) for held in second.param_groups] == [other, mine]
+    assert second.param_groups[1]["lr"] == 0.2
+
+
+def test_a_state_holds_plain_numbers_whatever_a_scheduler_leaves() -> None:
+    numpy = pytest.importorskip("numpy")
+    optimizer = md.SMD([nn.Parameter(torch.ones(2))], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: numpy.cos(epoch / 10))
+    optimizer.step()
+    scheduler.step()
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    held = torch.load(file, weights_only=True)["param_groups"][0]
+    assert held["lr"] == optimizer.param_groups[0]["lr"] == 0.1 * numpy.cos(0.1)
+
+
+def test_a_fused_step_by_a_gradient_of_another_type_is_the_plain_one() -> None:
+    ends = []
+    for fused in (True, None):
+        w = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+        w.grad_dtype = None  # any
+        w.grad = torch.full((4,), 0.5)
+        md.SMD([w], lr=0.5, fused=fused).step()
+        ends.append(w.detach())
+    assert torch.equal(*ends)
+    assert ends[0].tolist() == [0.75] * 4

@@ -21,7 +21,8 @@ class RejectedSamplesError(ValueError, IndexError):
 class Auxiliary:
     """z, one scalar per training sample: how far the sample is from what the model makes of it.
 
-    values: z, of shape (num_samples,), float32 (float64 beside float64 parameters). It is written in place only.
+    values: z, of shape (num_samples,), float32, or float64 where the optimizer was made with float64 parameters. It is
+    written in place; only a model that has moved to another device makes a new one.
 
     >>> import torch, mirrordescent as md
     >>> w = torch.nn.Parameter(torch.zeros(2))
@@ -131,8 +132,9 @@ class Auxiliary:
             _add(self.values, where, slope, -rate)
         else:
             _add(m.mul_(keep), where, slope, 1)
-            self.values.sub_(m * rate)
+            self.values.sub_(m * rate) if isinstance(rate, Tensor) else self.values.sub_(m, alpha=rate)
 
+    @torch.inference_mode(False)  # a validation may be what finds the model elsewhere, and z has to be written to later
     def to(self, device: torch.device | str) -> Auxiliary:
         """Move z and what belongs to it to a device; returns itself."""
         for key in STORED:
@@ -158,6 +160,8 @@ class Auxiliary:
         Raises ValueError where it belongs to another number of samples, before anything has changed.
         """
         self.check_fits(state)
+        if self.values.is_meta:  # nothing can be copied there
+            self.to(state["z"].device)
         if "z_momentum" in state:
             self.make_momentum()
         for key in ("z", "z_momentum"):
@@ -169,7 +173,9 @@ class Auxiliary:
         """Raises ValueError where a state has no z, or one of another length."""
         z = state.get("z")
         if not isinstance(z, Tensor) or z.shape != self.values.shape:
-            found = f"z for {len(z)} samples" if isinstance(z, Tensor) and z.dim() == 1 else "no z"
+            found = "no z"
+            if isinstance(z, Tensor):
+                found = f"z for {len(z)} samples" if z.dim() == 1 else f"a z of shape {tuple(z.shape)}"
             raise ValueError(f"the state holds {found}, but this optimizer was made with num_samples={len(self)}")
         m = state.get("z_momentum")
         if m is not None and m.shape != z.shape:

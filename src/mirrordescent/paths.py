@@ -146,6 +146,7 @@ def apply(work: Work) -> None:
         members = [k for k, other in enumerate(kinds) if other == kind]
         params, grads, buffers = (_select(t, members) for t in (work.params, work.grads, work.buffers))
         if dtype.is_complex:  # as pairs of real numbers, the way torch.optim treats them; shares memory
+            grads = [g.resolve_conj() for g in grads]  # which autograd may leave to be done
             params, grads, buffers = ([torch.view_as_real(t) for t in ts] for ts in (params, grads, buffers))
         part = replace(
             work,
@@ -192,11 +193,10 @@ def _fits_fused(work: Work) -> bool:
     if not fused.supports(work.potential, work.params[0]):
         return False
     together = zip(work.params, work.grads, *([work.buffers] if work.buffers else []), strict=True)
-    if work.potential.linear is not None:
-        return all(fused.same_layout(*tensors) for tensors in together)
+    linear = work.potential.linear is not None  # and of one kind with the first
     return all(
-        rest[0].dtype == w.dtype and fused.same_layout(w, *rest) and fused.supports(work.potential, w)
-        for w, *rest in together
+        g.dtype == w.dtype and fused.same_layout(w, g, *m) and (linear or fused.supports(work.potential, w))
+        for w, g, *m in together
     )
 
 

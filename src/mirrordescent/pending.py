@@ -6,6 +6,7 @@ differentiate, skip steps, and clear gradients in their own order and by their o
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +17,8 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from mirrordescent.ranks import Ranks
+
+HEAP = 64  # batches
 
 
 class Pass:
@@ -78,6 +81,8 @@ class Pending:
     batches: list[Batch] = field(default_factory=list)
     # A gradient as the last backward left it.
     witness: list[Seen] = field(default_factory=list)
+    # Batches whose gradients nobody has added to what was there, and which gradients those were.
+    aside: list[tuple[Batch, list[weakref.ref[Tensor]]]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.batches)
@@ -87,7 +92,7 @@ class Pending:
         return {"batches": [replace(batch, task=-1, going=None) for batch in self.batches]}
 
     def __setstate__(self, state: dict[str, list[Batch]]) -> None:
-        self.batches, self.witness = list(state["batches"]), []
+        self.batches, self.witness, self.aside = list(state["batches"]), [], []
 
     def add(self, batch: Batch, params: list[Tensor], node: Node) -> None:
         """Take a batch whose loss, `node`, is going backward now, after dropping those whose gradients are gone."""
@@ -118,9 +123,11 @@ class Pending:
             ref() is g and version == g._version for (ref, version), g in zip(before, grads, strict=True)
         ):
             batch.apart = any(w.requires_grad for w in params) and not _leads_to(node, params)
-            if before and not batch.apart:
-                # Nothing was added to what it leads to: torch.autograd.grad, to look at, not to step by.
+            if not batch.apart and any(held is batch for held in self.batches):  # no hook has stepped by it
+                # Nothing was added to what it leads to: torch.autograd.grad, to look at or to be put there by hand.
                 self.batches[:] = [held for held in self.batches if held is not batch]
+                self.aside.append((batch, [ref for ref, _ in before]))
+            self._look_for_a_heap()
         self.remember(grads)
 
     def remember(self, grads: list[Tensor]) -> None:
@@ -145,6 +152,26 @@ class Pending:
         for batch in settled:
             batch.slope, batch.alive = batch.slope * alive, batch.alive * alive
 
+    @property
+    def unreached(self) -> bool:
+        """Whether a loss has gone backward and left no gradient."""
+        return any(not batch.reached for batch in (*self.batches, *(batch for batch, _ in self.aside)))
+
+    def take_what_was_put_there_by_hand(self, grads: list[Tensor]) -> None:
+        """Where there is no other batch, take those set aside, if no gradient is one of those that were there then."""
+        if self.aside and not any(ref() is g for _, refs in self.aside for ref in refs for g in grads):
+            self.batches[:] = [batch for batch, _ in self.aside]
+
+    def _look_for_a_heap(self) -> None:
+        """Batches whose gradient another pass is to take to the weights are few; many are of another network."""
+        if sum(batch.apart for batch in self.batches) == HEAP:
+            warnings.warn(
+                f"the losses of {HEAP} batches have gone backward without a way to this optimizer's parameters, and no "
+                "step was taken: the next one will move z for all of them. Are they of another network? Its losses do "
+                "not go through this optimizer's loss()",
+                stacklevel=2,
+            )
+
     def drop_what_broke_off(self) -> None:
         """Drop the batches whose backward pass never came to its end."""
         if not all(batch.ended for batch in self.batches):
@@ -159,6 +186,7 @@ class Pending:
         """Forget everything."""
         self.batches.clear()
         self.witness.clear()
+        self.aside.clear()
 
     def union(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """index and slope of all of them, one after the other; of none where only other ranks have some."""

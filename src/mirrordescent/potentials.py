@@ -100,7 +100,8 @@ class Potential(ABC):
     spec: str
     separable = True
     live = False
-    # One function of one number for every element of every tensor, so that tensors may be stepped joined together.
+    # One function of one number for every element of every tensor, so that tensors may be stepped joined together, in
+    # pieces, and sharded. A class of a user's has to say so.
     uniform = True
     # The open interval that every weight has to lie in.
     domain: tuple[float, float] = _LINE
@@ -111,7 +112,7 @@ class Potential(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # A user's class that changes the mathematics of one of ours does not inherit its shortcut.
+        # A user's class that changes the mathematics of one of ours does not inherit its shortcuts.
         changed = {"_terms", "_gradient", "_inverse", "_step"} & cls.__dict__.keys()
         if cls.__module__.partition(".")[0] == "mirrordescent":
             return
@@ -120,6 +121,7 @@ class Potential(ABC):
         elif cls._named_by_us or not hasattr(cls, "spec"):  # the name does not hold what tells its objects apart
             cls.spec, cls.live, cls._named_by_us = f"class {cls.__name__}", True, True
         if changed:
+            cls.uniform = cls.__dict__.get("uniform", False)  # it may have a number for each weight
             setattr(cls, "linear", property(lambda self: None, lambda self, value: None))  # noqa: ARG005, B010
 
     @abstractmethod

@@ -41,6 +41,11 @@ class Ranks:
             return 1
         return distributed.get_world_size(self.group)
 
+    def check_member(self) -> None:
+        """Raises ValueError where this rank is none of them."""
+        if self.number < 1:
+            raise ValueError("process_group is of other ranks: give RMD a group that this rank is in")
+
     def together(self, index: Tensor, slope: Tensor, z: Tensor) -> tuple[Tensor | None, Tensor]:
         """Where z moves, and its slopes there; of several ranks their sum everywhere. All ranks have to ask."""
         if self.number == 1:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
-import operator
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, overload
@@ -21,48 +20,16 @@ from torch.optim.optimizer import ParamsT
 
 from mirrordescent.auxiliary import STORED, Auxiliary
 from mirrordescent.eager import always_eager
-from mirrordescent.inputs import check_losses, checked_index, number, one_of, working
+from mirrordescent.inputs import check_losses, checked_index, number, working
 from mirrordescent.paths import apply
 from mirrordescent.pending import Batch, Pending, gradients
 from mirrordescent.potentials import Potential
 from mirrordescent.ranks import NO_BATCH, Ranks
 from mirrordescent.rules import PENALTIES, Slope, batch_rule, check_penalty, finite, machine_epsilon, sample_rule
+from mirrordescent.settings import CUSTOM, SETTINGS, check_momentum, checked_settings
 from mirrordescent.sharded import everywhere, own_part
 from mirrordescent.smd import SMD
 from mirrordescent.stability import Stability
-
-REDUCTIONS = ("sample", "batch")
-CONVENTIONS = ("paper", "objective")
-MOMENTUM_RULES = ("dense", "scaled")
-# What one optimizer has once, kept in its first parameter group beside z.
-SETTINGS = ("lam", "num_samples", "reduction", "penalty", "lam_convention", "momentum_rule", "eps", "max_norm")
-
-
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raises ValueError where a setting is none of those there are, from the constructor or from a checkpoint."""
-    one_of("reduction", settings["reduction"], REDUCTIONS)
-    one_of("lam_convention", settings["lam_convention"], CONVENTIONS)
-    one_of("momentum_rule", settings["momentum_rule"], MOMENTUM_RULES)
-    lam = number("lam", settings["lam"])
-    if not lam > 0:
-        raise ValueError(f"lam must be > 0 (or inf for SMD), got {lam}")
-    if settings["num_samples"] <= 0:
-        raise ValueError(
-            f"num_samples must be > 0, got {settings['num_samples']}; it is the length of the training set"
-        )
-    eps = None if settings["eps"] is None else number("eps", settings["eps"])
-    if eps is not None and not 0 <= eps < math.inf:
-        raise ValueError(f"eps must be a finite number >= 0, or None for the losses' machine epsilon, got {eps}")
-    max_norm = None if settings["max_norm"] is None else number("max_norm", settings["max_norm"])
-    if max_norm is not None and not 0 < max_norm < math.inf:
-        raise ValueError(f"max_norm must be > 0 and finite, or None for no clipping, got {max_norm}")
-    if settings["penalty"] != "custom":
-        one_of("penalty", settings["penalty"], tuple(PENALTIES), or_else="or a function that returns the slope")
-
-
-def _check_momentum(momentum: float) -> None:
-    if momentum >= 1:
-        raise ValueError(f"momentum must be in [0, 1), got {momentum}")
 
 
 class _WeightedMean(torch.autograd.Function):
@@ -140,40 +107,41 @@ class RMD(SMD):
         max_norm: float | None = None,
         process_group: Any = None,
     ) -> None:
-        if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__"):
-            raise TypeError(f"num_samples must be an integer, got {type(num_samples).__name__}")
-        num_samples, lam = operator.index(num_samples), number("lam", lam)
-        eps = None if eps is None else number("eps", eps)
-        max_norm = None if max_norm is None else number("max_norm", max_norm)
         if callable(penalty):
             check_penalty(penalty)
-        elif penalty == "custom":  # which checkpoints call a function
-            raise ValueError("penalty must be the function itself, which returns the slope, got 'custom'")
+        elif penalty == CUSTOM:  # which checkpoints call a function
+            raise ValueError(f"penalty must be the function itself, which returns the slope, got {CUSTOM!r}")
+        settings = checked_settings(
+            {
+                "lam": lam,
+                "num_samples": num_samples,
+                "reduction": reduction,
+                "penalty": CUSTOM if callable(penalty) else penalty,
+                "lam_convention": lam_convention,
+                "momentum_rule": momentum_rule,
+                "eps": eps,
+                "max_norm": max_norm,
+            }
+        )
         self._pending, self._stability, self._ranks = Pending(), Stability(), Ranks(process_group)
         self._penalty: Slope | None = penalty if callable(penalty) else None
-        self._settings: dict[str, Any] = {
-            "lam": lam,
-            "num_samples": num_samples,
-            "reduction": reduction,
-            "penalty": "custom" if callable(penalty) else penalty,
-            "lam_convention": lam_convention,
-            "momentum_rule": momentum_rule,
-            "eps": eps,
-            "max_norm": max_norm,
-        }
-        check_settings(self._settings)
+        self._ranks.check_member()
         super().__init__(params, lr, potential, momentum=momentum, foreach=foreach, fused=fused)
         everything = self._params()
         wide = any(w.dtype in (torch.float64, torch.complex128) for w in everything)
         dtype = torch.float64 if wide else torch.float32
         first = self.param_groups[0]
-        first.update(self._settings, largest_batch=0)
-        first.update(Auxiliary.new_store(num_samples, dtype, everything[0].device))
+        first.update(settings, largest_batch=0)
+        first.update(Auxiliary.new_store(settings["num_samples"], dtype, everything[0].device))
         self._make_ball()
-        if float(first["lr"]) == 0 and lam != math.inf and any(float(group["lr"]) > 0 for group in self.param_groups):
+        if (
+            float(first["lr"]) == 0
+            and self.lam != math.inf
+            and any(float(group["lr"]) > 0 for group in self.param_groups)
+        ):
             warnings.warn("the first parameter group's lr is 0, and z follows it: it will stay 0", stacklevel=2)
         if lam_convention == "paper":
-            self._stability.begin(float(first["lr"]) / lam, first["momentum"], momentum_rule)
+            self._stability.begin(float(first["lr"]) / self.lam, first["momentum"], momentum_rule)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group with its own `lr` and `potential`; λ, z and the momentum are one for the optimizer."""
@@ -181,13 +149,13 @@ class RMD(SMD):
         if mine:
             raise ValueError(f"{mine[0]} is one for the whole optimizer; a parameter group cannot set its own")
         shared = {"momentum": self.param_groups[0]["momentum"]} if self.param_groups else {}
-        super().add_param_group({**shared, **param_group})  # z goes into a copy, not into the caller's dict
+        super().add_param_group({**shared, **param_group})
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
         if group["maximize"]:
             raise ValueError("maximize has no meaning for RMD, which solves a minimisation; use md.SMD")
-        _check_momentum(group["momentum"])
+        check_momentum(group["momentum"])
         self._check_one_momentum()
 
     def _check_one_momentum(self) -> None:
@@ -213,7 +181,7 @@ class RMD(SMD):
 
     def _slope(self) -> Slope:
         name = self.param_groups[0]["penalty"]
-        if name != "custom":
+        if name != CUSTOM:
             return PENALTIES[name]
         assert self._penalty is not None
         return self._penalty
@@ -348,13 +316,15 @@ class RMD(SMD):
         self._check_one_momentum()
         works = self._gather()
         if not any(work.params for work in works):
-            if any(not batch.reached for batch in self._pending.batches):
+            if self._pending.unreached:
                 self._stability.nothing_moves()
             return value
         self._make_ball()
         grads = gradients(self._params())
         if self._pending and grads[0].device.type == "cpu":
             self._pending.drop_what_was_thrown_away(grads)
+        if not self._pending:
+            self._pending.take_what_was_put_there_by_hand(grads)
         if not self._pending and self._ranks.number == 1:
             # All 0: cleared in place, or a distributed checkpoint's way of making an optimizer's state.
             if not any(bool(g.any()) for g in grads):
@@ -448,7 +418,7 @@ class RMD(SMD):
         return super().state_dict()
 
     def __getstate__(self) -> dict[str, Any]:
-        mine = ("_pending", "_penalty", "_settings", "_stability", "_ranks")
+        mine = ("_pending", "_penalty", "_stability", "_ranks")
         return {**super().__getstate__(), **{key: self.__dict__[key] for key in mine}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -463,13 +433,13 @@ class RMD(SMD):
             for key in SETTINGS:
                 group.setdefault(key, here[key])
             group.setdefault("largest_batch", 0)
-            check_settings(group)
-            _check_momentum(group.get("momentum", 0.0))
+            group.update(checked_settings(group))
+            check_momentum(group.get("momentum", 0.0))
             if group["num_samples"] != here["num_samples"]:
                 raise ValueError(
                     f"the state is of {group['num_samples']} samples, but num_samples is {here['num_samples']}"
                 )
-            if group.get("penalty") == "custom" and self._penalty is None:
+            if group["penalty"] == CUSTOM and self._penalty is None:
                 raise ValueError(
                     "the state was made with a penalty of your own; make the optimizer with it before loading"
                 )

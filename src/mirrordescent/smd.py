@@ -104,7 +104,8 @@ class SMD(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked as in the constructor; on an error nothing is added."""
-        super().add_param_group(param_group)
+        # a copy: what is filled in below is not the caller's, who may give the group to another optimizer too
+        super().add_param_group(dict(param_group) if isinstance(param_group, dict) else param_group)
         try:
             self._check_group(self.param_groups[-1])
         except Exception:
@@ -194,7 +195,11 @@ class SMD(Optimizer):
         """Everything, as plain data that `torch.load(..., weights_only=True)` takes; potentials by their names."""
         for group in self.param_groups:
             self.potential_of(group)
-        return super().state_dict()
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            # a scheduler may have left numbers of NumPy's
+            group.update({key: float(x) for key, x in group.items() if isinstance(x, float) and type(x) is not float})
+        return state
 
     def _gather(self) -> list[Work]:
         """Everything the step will touch, checked before anything is touched."""
