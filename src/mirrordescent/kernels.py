@@ -102,7 +102,8 @@ def _entropy(w, delta, TINY: tl.constexpr):  # type: ignore[no-untyped-def]
     series = 1.0 + delta * (1.0 / 3.0) * series
     series = 1.0 + delta * (1.0 / 2.0) * series
     near = w + w * (delta * series)
-    far = w * tl.exp(delta)
+    half = tl.exp(0.5 * delta)  # the exponential of a large δ may be beyond any number where w's product is not
+    far = w * half * half
     new = tl.where(tl.abs(delta) < 0.5, near, far)
     return tl.where(new < TINY, TINY, new)  # a NaN stays one
 
@@ -113,12 +114,19 @@ def _hypentropy(w, delta, BETA: tl.constexpr):  # type: ignore[no-untyped-def]
     h = 0.5 * tl.minimum(tl.maximum(delta, -1.0), 1.0)
     h2 = h * h
     sh = h * (1.0 + h2 * (1.0 / 6.0) * (1.0 + h2 * 0.05 * (1.0 + h2 * (1.0 / 42.0) * (1.0 + h2 * (1.0 / 72.0)))))
-    radius = tl.sqrt(w * w + BETA * BETA)
+    size = tl.abs(w)
+    if BETA < 1e-15 or BETA > 1e15:  # whose square, or quotient, no number may hold
+        low, high = tl.minimum(size, BETA), tl.maximum(size, BETA)
+        radius = high * tl.sqrt(1.0 + (low / high) * (low / high))
+        dual = tl.log(size + radius) - tl.log(BETA)
+    else:
+        radius = tl.sqrt(w * w + BETA * BETA)
+        dual = tl.log((size + radius) * (1.0 / BETA))
     near = w + 2.0 * sh * (w * sh + radius * tl.sqrt(1.0 + sh * sh))
-    # Otherwise β sinh(asinh(w/β) + δ).
-    dual = tl.log((tl.abs(w) + radius) * (1.0 / BETA))
+    # Otherwise β sinh(asinh(w/β) + δ); a large dual's exponential may be beyond any number where β's product is not.
     dual = tl.where(w < 0, -dual, dual) + delta
-    far = (0.5 * BETA) * (tl.exp(dual) - tl.exp(-dual))
+    up, down = tl.exp(0.5 * dual), tl.exp(-0.5 * dual)
+    far = (0.5 * BETA) * up * up - (0.5 * BETA) * down * down
     return tl.where(tl.abs(delta) <= 1.0, near, far)
 
 

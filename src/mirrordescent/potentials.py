@@ -305,9 +305,8 @@ class NegativeEntropy(Potential):
         return (dual - 1).exp()
 
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
-        half = (delta / 2).exp()  # of a large δ, whose exponential is beyond any number where w's product is not
-        direct = torch.where(delta.abs() < _LARGE, w * delta.exp(), w * half * half)
-        return torch.where(delta.abs() < 0.5, w + w * delta.expm1(), direct)
+        half = (delta / 2).exp()  # the exponential of a large δ may be beyond any number where w's product is not
+        return torch.where(delta.abs() < 0.5, w + w * delta.expm1(), w * half * half)
 
 
 class HyperbolicEntropy(Potential):
