@@ -44,7 +44,7 @@ def rmd_step(optimizer: md.RMD) -> Callable[[], object]:
     """The step alone: w's and z's, with the batch and the gradients already there."""
     index = torch.arange(128, device=device())
     slope = torch.full((128,), -0.1, device=device())
-    batch = Batch(index, slope)
+    batch = Batch(index, slope, ended=True)
 
     def step() -> None:
         optimizer._pending.batches.append(batch)

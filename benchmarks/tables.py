@@ -5,6 +5,7 @@ python benchmarks/tables.py
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 from collections.abc import Iterator, Sequence
@@ -142,6 +143,7 @@ def with_tables(text: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     PAGE.write_text(page())
     AUDITS.write_text(with_tables(AUDITS.read_text()))
     print(f"pages: {PAGE}, {AUDITS}")

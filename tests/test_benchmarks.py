@@ -4,11 +4,13 @@ from collections.abc import Callable
 import engine
 import numpy as np
 import pytest
+import step
 import torch
 from engine import Kernel, Update
 from PIL import Image
 from torch import Tensor, nn
 
+import mirrordescent as md
 from mirrordescent.lab.data import Data
 from mirrordescent.lab.runs import Run
 
@@ -67,3 +69,16 @@ def test_a_profile_adds_up() -> None:
     assert found["kernels"] == 2.0
     assert found["kernels_at_once"] == pytest.approx(12 / 8)
     assert found["groups"]["convolutions, forward"] == {"us": 4.0, "number": 1.0}
+
+
+def test_a_step_of_rmd_by_itself_moves_w_and_z() -> None:
+    """What is timed is a whole step, with the batch and the gradients already there."""
+    w = nn.Parameter(torch.ones(4))
+    w.grad = torch.full((4,), 0.5)
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=200)
+    take = step.rmd_step(optimizer)
+    for count in (1, 2):
+        take()
+        torch.testing.assert_close(w.detach(), torch.full((4,), 1 - 0.05 * count))
+        torch.testing.assert_close(optimizer.aux.values[:128], torch.full((128,), 0.01 * count))
+    assert not optimizer.aux.values[128:].any()

@@ -31,7 +31,7 @@ from mirrordescent.lab.report.writing import Pages
 from mirrordescent.lab.reproduce import METHODS as METHOD_NAMES
 from mirrordescent.lab.reproduce import compared, page, reproduce, runs_of, write_page
 from mirrordescent.lab.reproduction import Row, bests, pictures
-from mirrordescent.lab.reproduction.comparison import METHODS, leaders, method_of
+from mirrordescent.lab.reproduction.comparison import METHODS, done, leaders, method_of
 from mirrordescent.lab.reproduction.writing import off_text, time_scale, too_short
 from mirrordescent.lab.runs import Run
 from mirrordescent.lab.sweep import Finished
@@ -221,9 +221,27 @@ def test_runs_that_are_not_done_are_named_and_not_averaged_in() -> None:
     table = [line for line in cells(text) if len(line) > 9]
     assert table[1][-2:] == ["100", "epoch limit (2), not finished (interrupted) (1)"]
     assert table[2][-2:] == ["125", "not finished (running or killed)"]
+    assert "Of the 96 runs that are planned for the tables, 2 are done." in text
     assert (
         "Not done: 2 of 4 runs. 40 %, RMD sample, λ = 2, seed 2: not finished (interrupted), 50 of 100 epochs" in text
     )
+
+
+@pytest.mark.usefixtures("_undrawn")
+def test_a_row_without_a_finished_run_is_not_compared_yet() -> None:
+    rows = compared([record(paper.paper_sgd(40), 0.1, status="interrupted"), record(paper.paper_sgd(25), 0.1)])
+    assert [row.off for row in rows] == [False, True]
+    text = page(rows, COMMAND)
+    assert "Of 1 row that the paper has too, 1 differs" in text
+    assert [line[8] for line in cells(text) if line[0] == "SGD"] == ["not yet", "off"]
+
+
+def test_runs_that_are_done_are_counted_once_and_only_if_long_enough() -> None:
+    run = paper.paper_rmd(40, 1.2)
+    longer, shorter = (dataclasses.replace(run, epochs=epochs) for epochs in (200, 50))
+    assert done(compared([record(run, 0.8), record(longer, 0.8)])) == (1, 96)
+    assert done(compared([record(shorter, 0.8)])) == (0, 96)
+    assert done(compared(everything())) == (96, 96)
 
 
 def test_of_several_epoch_limits_the_longest_counts() -> None:

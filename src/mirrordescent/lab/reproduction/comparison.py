@@ -77,6 +77,11 @@ class Row:
         return self.given < self.planned
 
     @property
+    def early(self) -> bool:
+        """Whether it is too early to compare it: too short, or none of its runs is done."""
+        return self.short or not self.line.finished
+
+    @property
     def paper_train(self) -> float | None:
         """The paper's accuracy on the training labels."""
         return None if self.published is None else self.published.train
@@ -94,7 +99,7 @@ class Row:
     @property
     def off(self) -> bool:
         """Whether the test accuracy is more than 2 points from the paper's, to the two decimals that are shown."""
-        return self.difference is not None and not self.short and abs(round(self.difference, 2)) > APART
+        return self.difference is not None and not self.early and abs(round(self.difference, 2)) > APART
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,20 @@ def bests(rows: Sequence[Row]) -> list[Best]:
                 planned = {run.lam for run in paper.table_runs(corruption) if method_of(run) == row.method}
                 found.append(Best(row, max(theirs, key=lambda figure: figure.test), tried, len(planned)))
     return found
+
+
+def done(rows: Sequence[Row]) -> tuple[int, int]:
+    """How many of the tables' runs are done, as long as planned or longer, and how many there are."""
+    planned = {(_setting(run), run.seed): run.epochs for run in paper.all_runs()}
+    held = {
+        key
+        for row in rows
+        for record in row.line.records
+        if record.status == "done"
+        and (key := (_setting(record.run), record.run.seed)) in planned
+        and record.run.epochs >= planned[key]
+    }
+    return len(held), len(planned)
 
 
 def method_of(run: Run) -> str:
