@@ -15,6 +15,7 @@ ORDER = [
     "eager",
     "sharded",
     "inputs",
+    "floating",
     "roots",
     "potentials",
     "convex",

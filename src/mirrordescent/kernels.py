@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mirrordescent.potentials import least
+from mirrordescent.floating import least
 
 if TYPE_CHECKING:
     from mirrordescent.fused import Form

@@ -15,36 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mirrordescent.floating import digest, except_where, just_inside, real, wide
 from mirrordescent.inputs import number
 from mirrordescent.roots import origin, solve_increasing
-
-
-def _real(w: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in the type that ψ is computed in: float32 for half precision, else as they are."""
-    for t in (w, *others):
-        if not isinstance(t, Tensor) or not t.is_floating_point():
-            kind = t.dtype if isinstance(t, Tensor) else type(t).__name__
-            raise TypeError(f"a potential takes real floating-point tensors, got {kind}")
-    dtype = torch.float64 if w.dtype == torch.float64 else torch.float32
-    return tuple(t.to(dtype) for t in (w, *others))
-
-
-def wide(w: Tensor) -> Tensor:
-    """float64 where the device has it: differences of ψ cancel."""
-    return w if w.device.type == "mps" else w.double()
-
-
-def _digest(weight: Tensor) -> str:
-    """Tells one tensor from another in a checkpoint; the same on every device."""
-    total, begin = 0, 1
-    for part in weight.reshape(-1).split(2**24):
-        types = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        bits = part.view(types[part.element_size()]).long()
-        if part.element_size() == 8:  # the lower half of a round number is 0
-            bits = bits ^ (bits >> 32)
-        places = torch.arange(begin, begin + 2 * len(bits), 2, device=bits.device)
-        total, begin = total + int((bits * places).sum()), begin + 2 * len(bits)
-    return f"{total % 2**32:08x}"
 
 
 def _positive(name: str, value: float) -> float:
@@ -56,30 +29,6 @@ def _positive(name: str, value: float) -> float:
 
 _LINE = (-float("inf"), float("inf"))
 _LARGE = 40.0  # an exponent from which on exponentials are taken in two factors; in float32 they end at 88
-
-
-def least(dtype: torch.dtype) -> float:
-    """The least number > 0 that a weight may become; float16's normal numbers end at 6e-5, which is no small weight."""
-    info = torch.finfo(dtype)
-    return info.tiny * info.eps if dtype == torch.float16 else info.tiny
-
-
-def _just_inside(domain: tuple[float, float], dtype: torch.dtype) -> tuple[float, float]:
-    """The last numbers of a type inside an open interval."""
-    low, high = domain
-    return (
-        -_below(-low, dtype) if low > -float("inf") else low,
-        _below(high, dtype) if high < float("inf") else high,
-    )
-
-
-def _below(end: float, dtype: torch.dtype) -> float:
-    if end == 0:
-        return -least(dtype)
-    mantissa, exponent = math.frexp(abs(end))
-    finer = mantissa == 0.5 and end > 0  # below a power of two numbers are closer to each other
-    gap = max(math.ldexp(torch.finfo(dtype).eps, exponent - 1 - finer), least(dtype))
-    return (math.ceil(end / gap) - 1) * gap
 
 
 class Potential(ABC):
@@ -143,15 +92,15 @@ class Potential(ABC):
 
     def value(self, w: Tensor) -> Tensor:
         """ψ(w), a scalar."""
-        return self._terms(*_real(w)).sum()
+        return self._terms(*real(w)).sum()
 
     def gradient(self, w: Tensor) -> Tensor:
         """∇ψ(w), in the type of w."""
-        return self._gradient(*_real(w)).to(w.dtype)
+        return self._gradient(*real(w)).to(w.dtype)
 
     def inverse(self, dual: Tensor) -> Tensor:
         """∇ψ⁻¹(dual), in the type of `dual`."""
-        return self._inverse(*_real(dual)).to(dual.dtype)
+        return self._inverse(*real(dual)).to(dual.dtype)
 
     def divergence(self, w: Tensor, anchor: Tensor) -> Tensor:
         """D_ψ(w, anchor) = ψ(w) − ψ(anchor) − ⟨∇ψ(anchor), w − anchor⟩ ≥ 0, a scalar.
@@ -159,7 +108,7 @@ class Potential(ABC):
         Close to the anchor the three terms cancel; there ½⟨∇ψ(w) − ∇ψ(anchor), w − anchor⟩ takes over, which differs
         from D_ψ by the third order of the distance and is never negative.
         """
-        x, a = (wide(t) for t in _real(w, anchor))
+        x, a = (wide(t) for t in real(w, anchor))
         psi_x, psi_a, dual = self._terms(x), self._terms(a), self._gradient(a)
         linear = dual * (x - a)
         with torch.no_grad():
@@ -170,7 +119,7 @@ class Potential(ABC):
         doubtful = plain < torch.finfo(plain.dtype).eps ** (2 / 3) * (psi_x.abs() + psi_a.abs() + linear.abs())
         # Its derivatives are those of the three terms everywhere; they do not cancel.
         near = near + (plain - plain.detach())
-        return torch.where(doubtful, near, plain).sum().to(_real(w)[0].dtype)
+        return torch.where(doubtful, near, plain).sum().to(real(w)[0].dtype)
 
     def step(self, w: Tensor, delta: Tensor) -> Tensor:
         """∇ψ⁻¹(∇ψ(w) + delta), in the type of w; where delta is 0 it is w, bit for bit.
@@ -179,11 +128,11 @@ class Potential(ABC):
         >>> md.NegativeEntropy().step(torch.tensor([0.5]), torch.tensor([1.0])) / 0.5
         tensor([2.7183])
         """
-        x, change = _real(w, delta)
+        x, change = real(w, delta)
         still = change == 0 if self.separable else (change == 0).all()
         stepped = self._step(x, change).to(w.dtype)
         if self.domain != _LINE:  # rounding to w's type must not put a weight on the edge, from where it never returns
-            stepped = stepped.clamp(*_just_inside(self.domain, w.dtype))
+            stepped = stepped.clamp(*just_inside(self.domain, w.dtype))
         return torch.where(still, w if stepped.requires_grad else w.detach(), stepped)  # half a derivative is none
 
     def __add__(self, other: object) -> Potential:
@@ -242,16 +191,27 @@ class QNorm(Potential):
             return w + delta
         # a = |w|^{q−1} through its root, since a itself leaves float32 (1e-5^9) where δ/a still matters.
         root = w.abs().pow((self.q - 1) / 2)
-        a = root * root
         t = delta.copysign(delta * w) / root / root  # δ sign(w) / a
-        # Small change: w (1 + t)^{1/(q−1)}, as an increment that vanishes with t.
-        log = t.clamp(-0.5, 0.5).log1p() / (self.q - 1)
-        relative = torch.where(log < -1, w * log.exp(), w + w * log.expm1())  # where most of w goes, a sum cancels
-        # Large change or w = 0: through ξ, or, where a is too small to be added to δ but not to matter, |w| |1 + t|^α.
+        near = self._scaled(w, t.clamp(-0.5, 0.5))
+        return except_where(~(t.abs() <= 0.5), near, self._direct, w, delta, root * root, t)
+
+    def _scaled(self, w: Tensor, t: Tensor) -> Tensor:
+        """w (1 + t)^{1/(q−1)} for |t| ≤ ½, as an increment that vanishes with t."""
+        if self.q == 3:
+            return torch.addcmul(w, w, t / (1 + (1 + t).sqrt()))
+        if self.q == 1.5:
+            return torch.addcmul(w, w, t * (2 + t))
+        log = t.log1p() / (self.q - 1)
+        relative = torch.addcmul(w, w, log.expm1())
+        if math.log(0.5) / (self.q - 1) >= -1:
+            return relative
+        return except_where(log < -1, relative, lambda w, log: w * log.exp(), w, log)  # most of w goes: a sum cancels
+
+    def _direct(self, w: Tensor, delta: Tensor, a: Tensor, t: Tensor) -> Tensor:
+        """Through ξ, for a large change or w = 0; |w| |1 + t|^α where a is too small to be added to δ but matters."""
         faint = (a < 1e4 * torch.finfo(w.dtype).tiny) & (t.abs() < 1 / torch.finfo(w.dtype).eps)
         xi = torch.where(faint, (1 + t) * w.sign(), a.copysign(w) + delta)
-        direct = QNorm._inverse(self, xi) * torch.where(faint, w.abs(), 1)
-        return torch.where(t.abs() <= 0.5, relative, direct)
+        return QNorm._inverse(self, xi) * torch.where(faint, w.abs(), 1)
 
 
 class L2(QNorm):
@@ -305,8 +265,13 @@ class NegativeEntropy(Potential):
         return (dual - 1).exp()
 
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
-        half = (delta / 2).exp()  # the exponential of a large δ may be beyond any number where w's product is not
-        return torch.where(delta.abs() < 0.5, w + w * delta.expm1(), w * half * half)
+        near = torch.addcmul(w, w, delta.expm1())
+        return except_where(~(delta.abs() < 0.5), near, self._grown, w, delta)
+
+    def _grown(self, w: Tensor, delta: Tensor) -> Tensor:
+        """w e^δ for a large δ, whose exponential may be beyond any number where the product is not."""
+        half = (delta / 2).exp()
+        return w * half * half
 
 
 class HyperbolicEntropy(Potential):
@@ -332,9 +297,12 @@ class HyperbolicEntropy(Potential):
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
         # Small change: sinh(asinh(w/β) + δ) by its addition theorem, as an increment that vanishes with δ.
         half = delta.clamp(-1, 1) / 2
-        increment = 2 * half.sinh() * (w * half.sinh() + self._radius(w) * half.cosh())
-        far = self._inverse((w / self.beta).asinh() + delta)
-        return torch.where(delta.abs() <= 1, w + increment, far)
+        sinh = half.sinh()
+        near = torch.addcmul(w, 2 * sinh, w * sinh + self._radius(w) * half.cosh())
+        return except_where(~(delta.abs() <= 1), near, self._far, w, delta)
+
+    def _far(self, w: Tensor, delta: Tensor) -> Tensor:
+        return self._inverse((w / self.beta).asinh() + delta)
 
 
 class Quadratic(Potential):
@@ -351,7 +319,7 @@ class Quadratic(Potential):
             self.weight: float | Tensor = weight.detach().clone()
         else:
             self.weight = self.linear = _positive("weight", weight)
-        of_tensor = isinstance(self.weight, Tensor) and f"quadratic[tensor {_digest(self.weight)}]"
+        of_tensor = isinstance(self.weight, Tensor) and f"quadratic[tensor {digest(self.weight)}]"
         self.spec = of_tensor or f"quadratic={self.weight!r}"
 
     def domain_error(self, w: Tensor) -> str | None:
