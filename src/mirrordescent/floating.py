@@ -66,8 +66,8 @@ def _below(end: float, dtype: torch.dtype) -> float:
 def except_where(there: Tensor, value: Tensor, other: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """`value`, and other(*tensors) where `there` is true; elementwise.
 
-    On a CPU the other is computed for those elements alone if they are few, and `value` is written to. Elsewhere to look
-    for them would make the host wait, and a compiler has to see all of it.
+    On a CPU the other is computed for those elements alone if they are few, and `value` is written to. Elsewhere it
+    would make the host wait to look for them, and a compiler has to see all of it.
     """
     if _may_look(value, there, *tensors):
         at = there.nonzero(as_tuple=True)
