@@ -3,8 +3,9 @@
     python benchmarks/shares.py --out results/shares.json
 
 Digits under six kinds of noise, Fashion-MNIST's first 2,000 images, and tables with classes that overlap more and less:
-scikit-learn's wine and breast cancer, and made ones of 5,000 rows. The wrong labels of all but digits are uniform over
-the other classes. The audit's rule for the second opinion was chosen on these data.
+scikit-learn's wine and breast cancer, made ones of 5,000 rows, and small ones whose classes are of unequal size, a
+small one like a larger one. The wrong labels of all but digits are uniform over the other classes. The audit's rule for
+the second opinion was chosen on these data but for the last.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from mirrordescent.lab.kept import audit_alone
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
 
+UNEQUAL = {"unequal, 300": 300, "unequal, 650": 650, "unequal, 1,200": 1200}  # rows
+KINDS = np.log(
+    [[4.2, 24.0, 120.0], [18.0, 50.0, 300.0], [2.1, 18.0, 40.0], [480.0, 155.0, 4200.0]]
+)  # means of three columns
 MADE = {"overlap little": (2.0, 0.15), "overlap": (1.0, 0.15), "overlap much": (0.6, 0.1)}  # separation, share wrong
 
 
@@ -58,7 +63,17 @@ def cases(folder: Path, data_root: Path | None) -> list[Case]:
             5000, 20, n_informative=10, n_classes=5, class_sep=separation, flip_y=0, random_state=1
         )
         found.append(spoilt(name, x, y, folder, share))
+    for name, rows in UNEQUAL.items():
+        found.append(spoilt(name, *unequal(rows), folder, 0.05))
     return found
+
+
+def unequal(rows: int) -> tuple[Any, Any]:
+    """Four classes of 40, 35, 17 and 8 %: three columns that tell them apart, nine that do not."""
+    random = np.random.default_rng(1)
+    y = random.choice(4, rows, p=[0.40, 0.35, 0.17, 0.08])
+    x = np.concatenate([random.normal(KINDS[y], [0.35, 0.15, 0.5]), random.normal(size=(rows, 9))], axis=1)
+    return (x - x.mean(0)) / x.std(0), y
 
 
 def spoilt(name: str, x: Any, y: Any, folder: Path, share: float = 0.15) -> Case:

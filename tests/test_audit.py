@@ -14,10 +14,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from mislabelled import table
+from mislabelled import animals, table
 
 import mirrordescent as md
-from mirrordescent.lab.audit.auditing import Asked, Audited, audit_data, audit_labels, works_of
+from mirrordescent.lab.audit.auditing import Asked, Audited, audit_data, audit_labels, run_for, works_of
 from mirrordescent.lab.audit.cleaning import (
     Choice,
     Cleaning,
@@ -162,16 +162,31 @@ class TestAudit:
         learnt = dataclasses.replace(check, contradicted=digits[0].found.noise + 0.11)
         doubtful = {
             "There is no second opinion": dataclasses.replace(digits[0], check=None, unchecked="it diverged"),
-            "What is flagged says nothing": dataclasses.replace(
+            "what is flagged says nothing": dataclasses.replace(
                 digits[0], check=dataclasses.replace(check, beyond_chance=0.0)
             ),
             "Trust the ranking, not the number": dataclasses.replace(digits[0], check=learnt),
+            "takes hardly any sample for '3', '7'": dataclasses.replace(
+                digits[0], found=dataclasses.replace(digits[0].found, unlearnt=(3, 7))
+            ),
         }
         assert in_short(digits[0]) == sentences(digits[0])[:1]
         for doubt, audited in doubtful.items():
-            estimate, *told = in_short(audited)
-            assert [doubt in sentence for sentence in told] == [True]
-            assert {estimate, *told} <= set(sentences(audited))
+            told = in_short(audited)
+            assert ["estimated to be wrong;" in sentence for sentence in told].count(True) == 1
+            assert [doubt in sentence for sentence in told].count(True) == len(told) - 1 == 1
+            assert set(told) <= set(sentences(audited))
+            assert sentences(audited)[0] == told[0]
+
+    def test_a_class_of_which_nothing_would_be_left_is_not_cleaned_away(
+        self, digits: tuple[Audited, Keeping], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def choice(found: md.Audit, _: Cleaning) -> Choice:
+            return Choice(found.given != 3, found.given)
+
+        monkeypatch.setattr("mirrordescent.lab.audit.cleaning.by_audit", choice)
+        with pytest.raises(DataError, match="no sample of '3' would be left"):
+            clean(digits[0], ASKED, Cleaning(), digits[1], CPU)
 
     def test_few_wrong_labels_are_not_outvoted_by_chance(self, tmp_path: Path) -> None:
         """None of them may be among those that the second network judges, and they are as wrong as before."""
@@ -189,6 +204,24 @@ class TestAudit:
         assert audited.check.wrong < 0.01
         assert sum(bool(audited.found.issue[i]) for i in wrong) >= 8
         assert int(audited.found.issue.sum()) <= 10
+
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_a_small_class_beside_a_larger_one_is_not_given_up(self, seed: int, tmp_path: Path) -> None:
+        """Neither by the network that judges nor by the one that checks it."""
+        wrong = animals(tmp_path / "a.csv", seed=seed)
+        asked = Asked(label="species", seed=seed)
+        audited = audit_data(str(tmp_path / "a.csv"), asked, Keeping(tmp_path / "runs"), CPU)
+        found = audited.found
+        bad = torch.tensor([line in wrong for line in range(2, 656)])
+        assert found.unlearnt == ()
+        assert audited.check is not None
+        assert found.noise == pytest.approx(float(bad.double().mean()), abs=0.05)
+        assert float(bad[found.issue].double().mean()) > 0.7
+        assert float(found.issue[bad].double().mean()) > 0.8
+        short = dataclasses.replace(asked, no_check=True)
+        first = run_for(audited.whole.data, str(tmp_path / "a.csv"), short)
+        alone = audit_alone(train(first, Keeping(tmp_path / "again"), CPU, data=audited.whole.data))
+        assert [audited.whole.class_names[c] for c in alone.unlearnt] == ["rabbit"]  # with the short memory
 
     @given(st.floats(0, 1), st.floats(0, 1))
     def test_the_share_stays_a_share(self, wrong: float, there: float) -> None:

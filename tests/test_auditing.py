@@ -205,12 +205,30 @@ def test_a_run_without_rmd_is_audited_by_its_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("members", "flagged"), [(4, False), (5, True)])
 def test_nothing_is_flagged_in_a_class_of_four(members: int, flagged: bool) -> None:
     labels = torch.tensor([0] * 40 + [1] * 40 + [2] * members)
-    p = torch.eye(3)[[0] * 40 + [1] * 40 + [0] * members] * 0.9 + 1 / 30
+    p = torch.eye(3)[[2] + [0] * 39 + [1] * 40 + [0] * members] * 0.9 + 1 / 30  # the class is taken for once
     trace = md.Trace(len(labels), 3)
     trace(p.log(), labels, torch.arange(len(labels)))
     found = md.audit(trace, labels).with_share(0.2)
     assert bool((found.wrong[-members:] > 0.5).all())
     assert found.issue[-members:].tolist() == [flagged] * members
+
+
+@pytest.mark.parametrize(("taken", "learnt"), [(0, False), (1, False), (2, False), (3, True), (10, True)])
+def test_a_class_that_the_network_has_given_up_is_not_flagged(taken: int, learnt: bool) -> None:
+    """An eighth of as many as are named is too few; it is told, and has the share of wrong labels of the others."""
+    labels = torch.tensor([0] * 40 + [1] * 40 + [2] * 20)
+    p = torch.eye(3)[[0] * 36 + [1] * 4 + [1] * 40 + [2] * taken + [0] * (20 - taken)] * 0.9 + 1 / 30
+    trace = md.Trace(100, 3)
+    trace(p.log(), labels, torch.arange(100))
+    found = md.audit(trace, labels)
+    assert found.unlearnt == (() if learnt else (2,))
+    assert bool(found.issue[36:40].all())
+    if learnt:
+        assert bool(found.issue[80 + taken :].all())
+    else:
+        assert not found.issue[80:].any()
+        assert found.suggested[80:].tolist() == [2] * 20
+        assert float(found.wrong[80:].mean()) == pytest.approx(float(found.wrong[:80].mean()), abs=0.02)
 
 
 def test_a_file_is_no_run(tmp_path: Path) -> None:

@@ -52,6 +52,13 @@ def test_what_may_be_left_out_may_be_given_as_nothing(capsys: pytest.CaptureFixt
         assert [record["run"]["lam"] for record in json.loads(capsys.readouterr().out)] == [2.0]
 
 
+def test_a_run_that_diverged_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["train", "--algorithm", "sgd", "--lr", "1000", "--epochs", "3", "--threads", "1"]
+    for _ in range(2):  # read again, it has still
+        assert main(line) == 1
+        assert "diverged; try a smaller --lr" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("arguments", [*examples("train"), *examples("sweep"), *examples("data list")], ids=" ".join)
 def test_the_examples_work_as_printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0

@@ -70,6 +70,7 @@ def test_every_setting_is_in_the_id() -> None:
     changed["mixup"] = Run(algorithm="sgd", mixup=0.2).id
     changed["schedule"] = Run(algorithm="sgd", schedule="cosine").id
     changed["noise"] = Run(noise="pair", corruption=0.1).id
+    changed["memory"] = Run(loss="elr", memory=0.9).id
     changed["noise_file"] = Run(noise="file", noise_file="a.txt").id
     assert set(changed) == {field.name for field in dataclasses.fields(Run)}
     assert len({*changed.values(), Run().id}) == len(changed) + 1
@@ -102,6 +103,8 @@ def test_whole_numbers_and_text_are_the_numbers_they_say() -> None:
         ({"mixup": 0.2}, "mixup is for sgd"),
         ({"algorithm": "sgd", "mixup": -1}, "mixup must be >= 0"),
         ({"algorithm": "sgd", "loss": "elr", "mixup": 0.2}, "mixup does not go with loss 'elr'"),
+        ({"memory": 0.9}, "memory does nothing with loss 'ce'"),
+        ({"loss": "elr", "memory": 1.0}, r"memory must be in \[0, 1\)"),
         ({"algorithm": "sgd", "acceleration": "nesterov"}, "'nesterov' does nothing without momentum"),
         ({"loss": "cse"}, "loss must be one of ce, gce, elr, got 'cse'"),
         ({"algorithm": "sgd", "potential": "l1"}, "potential is for smd and rmd"),

@@ -60,7 +60,17 @@ def test_a_step_that_is_far_off_is_told_with_one_that_is_not(lr: float, q: float
     weights = torch.cat([w.detach().flatten() for w in network(run, small()).parameters() if w.dim() > 1])
     usual = float(weights.square().mean().sqrt())
     assert float(found[1]) == pytest.approx(0.1 * (q - 1) * usual ** (q - 2), rel=0.5)  # it has one digit
-    assert not step_notes(dataclasses.replace(run, lr=float(found[1])), small())
+    lr = float(found[1])
+    better = dataclasses.replace(run, lr=lr, lam=20 * lr if algorithm == "rmd" else None)
+    assert not step_notes(better, small())
+
+
+def test_a_z_that_will_not_settle_is_told() -> None:
+    run = settled(Run(lr=0.01, lam=20.0, epochs=100), small())
+    assert not step_notes(run, small())
+    (note,) = step_notes(dataclasses.replace(run, lam=20.1), small())
+    assert note.startswith("z settles over lam/lr = 2.01e+03 epochs, and there are 100")
+    assert not step_notes(dataclasses.replace(run, lam=float("inf")), small())  # SMD, and meant
 
 
 def test_a_batch_of_more_than_all_is_told() -> None:
@@ -75,7 +85,7 @@ def test_a_batch_of_more_than_all_is_told() -> None:
     [
         Run(),
         Run(algorithm="sgd", lr=100.0),
-        Run(potential="squarednorm=1.5", lr=1e-9),
+        Run(potential="squarednorm=1.5", lr=1e-9, lam=2e-8),
         Run(potential="q=300"),  # whose curvature is beyond what numbers hold
         Run(potential="q=200", start="near-zero"),
     ],

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.rmd import RMD
-from mirrordescent.suspicion import Evidence, evidence, log_odds, mixture_log_odds, with_share
+from mirrordescent.suspicion import RARE, Evidence, evidence, given_up, log_odds, mixture_log_odds, with_share
 from mirrordescent.trace import Trace
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 CHANCE = 0.5  # a label is an issue from this probability on
 MOST = 1_000_000  # classes; more are names or values
 LOST = 0.1  # visits with outputs that are not finite, over the others, from which on training went wrong
-RARE = 5  # samples of a class, below which nothing is known of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +32,12 @@ class Audit:
     """One entry per training sample, in the data's order.
 
     given: the labels that were trained on. score: the log-odds that a label is wrong; higher is more suspicious.
-    probabilities: (n, classes), mean predicted probabilities along the run; None of an audit by z alone, which can
-        suggest nothing. margins: p_given − max over the others, the mean along the run. z: RMD's, where there was one.
+    probabilities: (n, classes), mean predicted probabilities along the run, 0 for what was not seen or is of a class
+        that was not learnt; None of an audit by z alone, which can suggest nothing.
+    margins: p_given − max over the others, the mean along the run. z: RMD's, where there was one.
     class_names: for the table; class numbers without. names: of the samples, for the table, where they have any.
+    unlearnt: classes that the network took hardly any sample for: it knows nothing of their labels, flags none of them,
+        and gives them the share of wrong labels that the others have.
     """
 
     given: Tensor
@@ -45,6 +47,7 @@ class Audit:
     z: Tensor | None = None
     class_names: tuple[str, ...] = field(default=())
     names: tuple[str, ...] = field(default=())
+    unlearnt: tuple[int, ...] = field(default=())
 
     def __len__(self) -> int:
         return len(self.given)
@@ -244,6 +247,8 @@ def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: 
         classes = max(int(y.max()) + 1, len(class_names))
         return Audit(y, mixture_log_odds(alone, y), z=alone, class_names=_names(class_names, classes))
     p = trace.probabilities.detach().double().cpu()
+    unlearnt = given_up(p, y)
+    p = p.masked_fill(unlearnt[y][:, None], 0.0)
     return Audit(
         y,
         log_odds(p, y),
@@ -251,6 +256,7 @@ def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: 
         trace.margins.detach().cpu(),
         None if z is None else z.detach().cpu(),
         _names(class_names, p.shape[1]),
+        unlearnt=tuple(unlearnt.nonzero()[:, 0].tolist()),
     )
 
 

@@ -11,11 +11,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+RARE = 5  # samples of a class, below which nothing is known of it
+GIVEN_UP = 1 / 8  # as many samples taken for a class as labels name it, below which it was not learnt
 LEAST = 1e-6  # a probability below it counts as it
 CONCENTRATIONS = 20  # doublings, up to what is as good as chance alone
 FEW = 20  # members, below which a class has no mixture of its own
 MANY = 4_000_000  # probabilities, which are enough for a share
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
+
+
+def given_up(p: Tensor, y: Tensor) -> Tensor:
+    """Which classes a network takes hardly any sample for, (classes,) bool, of those that labels name often enough.
+
+    It has not learnt what they look like, and what it says of their labels is no evidence against them. A rare class
+    among many wrong labels is named more often than it is there, but not by that much.
+    """
+    classes = p.shape[1]
+    visited = p.amax(1) > 0
+    named, taken = (torch.bincount(labels[visited], minlength=classes) for labels in (y, p.argmax(1)))
+    return (named >= RARE) & (taken < GIVEN_UP * named)
 
 
 def share_counted(p: Tensor, y: Tensor) -> float:

@@ -38,7 +38,7 @@ def audit(
     Args:
         data: a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images
         out: where to write audit.csv and audit.html; the run's folder unless given
-        top: how many suspects to print
+        top: how many of the most suspicious samples to print, flagged or not
         json: print the table for machines
     """
     from mirrordescent.lab.audit.auditing import audit_whole, whole_of
@@ -90,14 +90,14 @@ def clean(
     # what is wrong with a path or a file is told before anything is trained
     check_apart(data, root=keeping.root)
     whole = whole_of(data, asked, keeping)
+    given = lab.labels_of(whole, asked)
+    choice = lab.person(whole, cleaning, given)
     trial = bool(asked.corruption) and whole.kind != "known"
     if trial and out is not None:
         raise ValueError("a copy would hold labels that were corrupted on purpose; leave out --corruption, or --out")
     if not trial:
         out = lab.copy_path(whole, out)
         check_writable(out)
-    given = lab.labels_of(whole, asked)
-    choice = lab.person(whole, cleaning, given)
     say_notes(whole.data.notes)
     outcomes: list[lab.Outcome] = []
     found: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ def train(run: Run, keeping: Kept, place: Where, json: bool = False) -> int:
     before = "" if watch.tasks else " before, nothing was trained now"
     what = f"{record.status}{before}, {record.epochs} epoch{'s' * (record.epochs != 1)}"
     say(f"{record.folder}: {'diverged; try a smaller --lr' if record.reason == 'diverged' else what}")
-    return 0
+    return 1 if record.reason == "diverged" else 0
 
 
 @dataclass(frozen=True)

@@ -200,12 +200,13 @@ def show_audit(audited: Audited, top: int) -> None:
     if len(names) > CLASSES:
         out.print(f"(the {CLASSES} classes with the largest share of {len(names):,})", highlight=False)
     words = ("", "given", "suggested")
-    suspects = _table((*words, "wrong with\nprobability", "confidence\nin suggestion"), words, "most suspicious")
+    headings = (*words, "wrong with\nprobability", "confidence\nin suggestion", "flagged")
+    suspects = _table(headings, {*words, "flagged"}, "most suspicious")
     issue, suggested, wrong, confidence = found.issue, found.suggested, found.wrong, found.confidence
-    for i in found.order[issue[found.order]][:top].tolist():
+    for i in found.order[:top].tolist():
         labels = (escape(names[int(label[i])]) for label in (found.given, suggested))
         figures = f"{float(wrong[i]):.3f}", f"{float(confidence[i]):.2f}"
-        suspects.add_row(escape(audited.whole.names[i]), *labels, *figures)
+        suspects.add_row(escape(audited.whole.names[i]), *labels, *figures, "yes" if bool(issue[i]) else NOTHING)
     if suspects.row_count:
         _print(suspects)
 

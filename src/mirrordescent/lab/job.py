@@ -21,6 +21,7 @@ from mirrordescent.lab.visits import Visits, cropped, edged, mixed, padded, visi
 from mirrordescent.sizes import curvature, usual_size
 
 LOWEST, HIGHEST = 1e-4, 3.0  # steps of SGD that somebody may mean
+SLOW = 20  # times as many epochs as there are, over which z would settle
 
 
 class Job:
@@ -202,7 +203,7 @@ class Notes(nn.Module):
             raise ValueError(f"mixup is for classes, but {data.name} is a regression")
         self.trace = None if data.classes is None else md.Trace(len(data), data.classes)
         early = data.classes is not None and run.loss == "elr"
-        self.early = md.EarlyLearning(len(data), data.classes or 0) if early else None
+        self.early = md.EarlyLearning(len(data), data.classes or 0, memory=run.memory) if early else None
 
 
 def per_sample(outputs: Tensor, targets: Tensor, classes: int | None) -> tuple[Tensor, Tensor | None]:
@@ -242,7 +243,7 @@ def optimizer_for(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
 
 
 def step_notes(run: Run, data: Data) -> list[str]:
-    """What to tell a person whose step is on fewer samples than asked for, or far from what the potential takes.
+    """What to tell a person whose step is of fewer samples than asked for, absurd under the potential, or too small.
 
     A mirror step moves a weight by lr/ψ'' times its gradient, and ψ'' is another number for every potential.
     """
@@ -251,21 +252,32 @@ def step_notes(run: Run, data: Data) -> list[str]:
         notes.append(
             f"every batch is all {len(data):,} samples; --batch-size {run.batch_size:,} is more than there are"
         )
+    if far := _far_off(run, data):
+        notes.append(far)
+    elif run.algorithm == "rmd" and run.reduction == "sample" and run.lam is not None:
+        settling = run.lam / run.lr
+        if SLOW * run.epochs < settling < math.inf:
+            notes.append(
+                f"z settles over lam/lr = {settling:,.3g} epochs, and there are {run.epochs:,}: it will hardly move, "
+                "and training is nearly SMD"
+            )
+    return notes
+
+
+def _far_off(run: Run, data: Data) -> str:
+    """That a step of another potential than ℓ2 is as if SGD's were absurd, and one that is not; else nothing."""
     potential = md.potential(run.potential)
-    if run.algorithm not in ("smd", "rmd") or not potential.separable:
-        return notes
-    if potential.linear is not None and LOWEST <= run.lr / potential.linear <= HIGHEST:
-        return notes
+    if run.algorithm not in ("smd", "rmd") or not potential.separable or potential.linear == 1:
+        return ""
     usual = usual_size(network(run, data).parameters())
     there = curvature(potential, usual)
     alike = run.lr / there if 0 < there < math.inf else 0.0  # it may be beyond what numbers hold
     if not alike or LOWEST <= alike <= HIGHEST:
-        return notes
-    return [
-        *notes,
+        return ""
+    return (
         f"under {run.potential} a step of {run.lr:g} moves weights of the usual size ({usual:.2g}) as SGD does with "
-        f"{alike:.1g}; --lr {0.1 * there:.1g} is like 0.1, and --lam scales with it",
-    ]
+        f"{alike:.1g}; --lr {0.1 * there:.1g} is like 0.1, and --lam scales with it"
+    )
 
 
 def _sgd(run: Run, model: nn.Module) -> torch.optim.SGD:

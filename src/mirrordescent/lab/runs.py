@@ -59,6 +59,8 @@ class Run:
     """random crops and flips, drawn anew at every visit; auto is what suits the data"""
     loss: Literal["ce", "gce", "elr"] = "ce"
     """of a class: cross-entropy, generalized cross-entropy, or cross-entropy with early-learning regularization"""
+    memory: float = 0.7
+    """loss elr: how much it remembers of what a sample was taken for; nearer to 1 it begins later to hold on to that"""
     algorithm: Algorithm = "rmd"
     """stochastic gradient or mirror descent, weight decay, or regularizer mirror descent"""
     lam: float | None = None
@@ -215,6 +217,7 @@ def _check_numbers(run: Run) -> None:
     rules: tuple[tuple[str, bool, str], ...] = (
         ("test_share", 0 < run.test_share < 1, "in (0, 1)"),
         ("corruption", 0 <= run.corruption <= 1, "in [0, 1]"),
+        ("memory", 0 <= run.memory < 1, "in [0, 1)"),
         ("lam", run.lam is None or run.lam > 0, "> 0"),
         ("lr", 0 < run.lr < math.inf, "> 0 and finite"),
         ("momentum", 0 <= run.momentum < 1, "in [0, 1)"),
@@ -242,6 +245,8 @@ def _check_nothing_inert(run: Run) -> None:
             raise ValueError(f"{name} is for {' and '.join(users)}, and does nothing in {run.algorithm}")
     if run.mixup and run.loss == "elr":
         raise ValueError("mixup does not go with loss 'elr', which remembers what a sample by itself was taken for")
+    if run.loss != "elr" and run.memory != _DEFAULTS["memory"]:
+        raise ValueError(f"memory does nothing with loss {run.loss!r}; it goes with loss 'elr'")
     if run.acceleration == "nesterov" and not run.momentum:
         raise ValueError("acceleration 'nesterov' does nothing without momentum")
     if run.noise == "file" and run.noise_file is None:

@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor
 
 import mirrordescent as md
-from mirrordescent.lab.audit.rule import SMALLER, chosen
+from mirrordescent.lab.audit.rule import MEMORIES, SMALLER, chosen
 from mirrordescent.lab.data import Data, DataError, Source
 from mirrordescent.lab.data.split import split
 from mirrordescent.lab.data.whole import Whole, load_whole
@@ -132,33 +132,59 @@ def audit_labels(
 ) -> Judged:
     """Train a run on the data and another to check it, on a GPU side by side, and audit the labels.
 
-    Where training diverges it begins again with a smaller step, unless the step was asked for. Raises RunError if that
-    does not help. The share of wrong labels is what the run says, moved half the way to what the check says.
+    Where training diverges it begins again with a smaller step, unless the step was asked for; raises RunError if that
+    does not help. Where a class is given up it begins again with a longer memory. The share of wrong labels is what the
+    run says, moved half the way to what the check says.
     """
-    for _ in range(TRIES if asked.lr is None else 1):
-        first = Work(run, data, keeping.root)
-        second, others = (None, None) if asked.no_check else _second(run, data, keeping)
-        if second is not None and place.resolved.type == "cuda":
-            all_trained([first, second], keeping, place, watch=watch)
-        record = all_trained([first], keeping, place, watch=watch)[0]
-        if record.reason != "diverged":
+    second, _ = (None, None) if asked.no_check else _second(run, data, keeping)
+    if second is not None and place.resolved.type == "cuda":
+        all_trained([Work(run, data, keeping.root), second], keeping, place, watch=watch)
+    record, found = _learnt(run, data, asked, keeping, place, watch)
+    forget_check(record.folder)
+    second, others = (None, None) if asked.no_check else _second(record.run, data, keeping)
+    if second is None or others is None:
+        return Judged(record, found, unchecked="" if asked.no_check else "every class has a single sample")
+    for memory in _longer(record.run.memory):
+        work = dataclasses.replace(second, run=dataclasses.replace(second.run, memory=memory))
+        other = all_trained([work], keeping, place, watch=watch)[0]
+        if other.reason == "diverged":
+            return Judged(record, found, unchecked="the second network's training diverged")
+        if set(audit_alone(other, data.class_names).unlearnt) <= set(found.unlearnt):
+            check = _check(other, work.data, found, others, place)
+            check.keep(record.folder)
+            return Judged(record, check.judged(found), check)
+    return Judged(record, found, unchecked="the second network did not learn all classes")
+
+
+def _learnt(
+    run: Run, data: Data, asked: Asked, keeping: Keeping, place: Place, watch: Watch | None
+) -> tuple[Record, md.Audit]:
+    """The run with which the fewest classes are given up, and its audit: the first with none, if there is one."""
+    tried = []
+    for memory in _longer(run.memory):
+        record = _not_diverged(dataclasses.replace(run, memory=memory), data, asked, keeping, place, watch)
+        tried.append((record, audit_alone(record, data.class_names)))
+        if not tried[-1][1].unlearnt:
             break
+    return min(tried, key=lambda one: len(one[1].unlearnt))
+
+
+def _longer(memory: float) -> list[float]:
+    """The same, and those to try where it is too short."""
+    return [memory, *(longer for longer in MEMORIES if longer > memory)]
+
+
+def _not_diverged(run: Run, data: Data, asked: Asked, keeping: Keeping, place: Place, watch: Watch | None) -> Record:
+    """The run's record, with a smaller step if need be and nobody asked for the one it has."""
+    for _ in range(TRIES if asked.lr is None else 1):
+        record = all_trained([Work(run, data, keeping.root)], keeping, place, watch=watch)[0]
+        if record.reason != "diverged":
+            return record
         assert run.lam is not None
         lam = run.lam / SMALLER if asked.lam is None else run.lam
         run = dataclasses.replace(run, lr=run.lr / SMALLER, lam=lam)
-    else:
-        told = f"training diverged at epoch {record.epochs} with a step size of {record.run.lr:g}"
-        raise RunError(f"{told}; give a smaller one with --lr")
-    found = audit_alone(record, data.class_names)
-    forget_check(record.folder)
-    if second is None or others is None:
-        return Judged(record, found, unchecked="" if asked.no_check else "every class has a single sample")
-    other = all_trained([second], keeping, place, watch=watch)[0]
-    if other.reason == "diverged":
-        return Judged(record, found, unchecked="the second network's training diverged")
-    check = _check(other, second.data, found, others, place)
-    check.keep(record.folder)
-    return Judged(record, check.judged(found), check)
+    told = f"training diverged at epoch {record.epochs} with a step size of {record.run.lr:g}"
+    raise RunError(f"{told}; give a smaller one with --lr")
 
 
 def _second(run: Run, data: Data, keeping: Keeping) -> tuple[Work, Tensor] | tuple[None, None]:

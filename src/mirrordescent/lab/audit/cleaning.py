@@ -31,6 +31,7 @@ from mirrordescent.lab.data.whole import Whole
 from mirrordescent.lab.engine import all_trained
 from mirrordescent.lab.job import given_labels
 from mirrordescent.lab.loop import Keeping, Watch
+from mirrordescent.lab.names import listed
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record
 from mirrordescent.lab.runs import Run
@@ -109,7 +110,14 @@ def clean(
             f"{audited.whole.data.name}: a network tells the classes apart no better than chance, so nothing can be "
             "cleaned by it; --decisions takes what you decide yourself"
         )
-    return in_rounds(audited, audited.found, audited.whole.data, asked, cleaning, keeping, place, watch)
+    choice = in_rounds(audited, audited.found, audited.whole.data, asked, cleaning, keeping, place, watch)
+    names, left = audited.whole.class_names, set(choice.labels[choice.keep].tolist())
+    if gone := [repr(names[c]) for c in audited.found.given.unique().tolist() if c not in left]:
+        raise DataError(
+            f"{audited.whole.data.name}: no sample of {listed(gone)} would be left, so it is not cleaned; look at what "
+            "is flagged there (rmd audit), and say what is to go with --decisions"
+        )
+    return choice
 
 
 def changes(choice: Choice, given: Tensor, whole: Whole) -> str:

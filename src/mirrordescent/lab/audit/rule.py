@@ -8,6 +8,9 @@ STEPS = 2200  # that a small network needs in order to know what a class looks l
 FEWEST, MOST = 20, 200  # epochs
 FEWEST_OF = {"resnet18": 50}  # a deep network, which sees every sample in other crops, takes more
 RATES = {"linear": 0.3, "mlp": 0.3, "cnn": 0.03, "deep-cnn": 0.1, "resnet18": 0.1}  # step size of each network
+# Of the loss, how much it remembers: in few steps a rare class that is like a larger one is taken for that, and a short
+# memory makes the network stay with it. The next one is for where that has happened; it learns more labels by heart.
+MEMORIES = (0.7, 0.9, 0.97)
 SMALLER = 3.0  # the factor by which it is less the next time, where training diverged
 BATCHES = {"resnet18": 128}  # samples per step; 32 else
 FEW = 8  # steps at least in an epoch of the deep CNN, and samples at least in one: with one step it gives up classes

@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mirrordescent.auditing import RARE
 from mirrordescent.lab.audit.auditing import Audited
 from mirrordescent.lab.audit.page import Findings, Histogram, Shown, write_audit_page
 from mirrordescent.lab.evaluation import auroc
 from mirrordescent.lab.files import write_text
 from mirrordescent.lab.kept import Check
 from mirrordescent.lab.names import listed
+from mirrordescent.suspicion import RARE
 
 SHOWN = 1000  # samples with their picture or row on the page
 BINS = 60
@@ -44,9 +44,10 @@ def findings(audited: Audited, shown: int = SHOWN) -> Findings:
 
 
 def sentences(audited: Audited) -> tuple[str, ...]:
-    """What was found, and how far to trust it."""
+    """What was found, and how far to trust it; what makes all of it worthless comes first."""
     found = audited.found
     told = [
+        *_in_vain(audited),
         _estimate(audited),
         *_second_opinion(found.noise, audited.check),
         *_doubts(audited),
@@ -67,7 +68,15 @@ def sentences(audited: Audited) -> tuple[str, ...]:
 
 def in_short(audited: Audited) -> tuple[str, ...]:
     """The estimate, and what speaks against trusting it: what a clean-up by it has to tell."""
-    return _estimate(audited), *_doubts(audited)
+    return *_in_vain(audited), _estimate(audited), *_doubts(audited)
+
+
+def _in_vain(audited: Audited) -> Iterator[str]:
+    if audited.check is not None and audited.check.in_vain:
+        yield (
+            "Do not go by this audit: its second network agrees with no more labels than by chance. It has found "
+            "nothing in these data by which to tell the classes apart, and what is flagged says nothing."
+        )
 
 
 def _estimate(audited: Audited) -> str:
@@ -81,14 +90,15 @@ def _estimate(audited: Audited) -> str:
 
 def _doubts(audited: Audited) -> Iterator[str]:
     check, n = audited.check, len(audited.found)
+    if unlearnt := [audited.whole.class_names[c] for c in audited.found.unlearnt]:
+        yield (
+            f"The network takes hardly any sample for {listed([repr(name) for name in unlearnt])}: it has not learnt "
+            "what they look like, or all of these are something else. Nothing is flagged there, and these labels are "
+            "taken to be wrong as often as the others."
+        )
     if audited.unchecked:
         yield f"There is no second opinion: {audited.unchecked}."
-    if check is not None and check.in_vain:
-        yield (
-            "The second network agrees with no more labels than by chance: it has found nothing in these data by which "
-            "to tell the classes apart. What is flagged says nothing then."
-        )
-    elif check is not None and check.contradicted > audited.found.noise + FAR:
+    if check is not None and not check.in_vain and check.contradicted > audited.found.noise + FAR:
         yield (
             "A second network, which had not seen the labels that it judged, contradicts far more of them "
             f"({100 * check.contradicted:.1f} %) than are estimated to be wrong: either the classes are hard to tell "

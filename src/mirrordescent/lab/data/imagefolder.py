@@ -98,7 +98,7 @@ def prepare_folder(
             raise DataError(
                 f"{root}: no image of {listed([repr(classes[c]) for c in sorted(lost)])} can be read; add some"
             )
-        notes.append(f"left out, cannot be read as images: {listed(_told(broken))}")
+        notes.append(f"left out of these, cannot be read as images: {listed(_told(broken))}")
     if not bool((images[train] != images[train[:1]]).any()):
         told += "; all look the same, so there is nothing to learn from"
     mean, std = channel_statistics(images[train])
