@@ -49,7 +49,18 @@ def test_eight_methods_look_different_and_the_usual_ones_always_the_same() -> No
     found = pictures.looks(names)
     assert len(set(found.values())) == 8
     assert found["SGD"] == pictures.LOOKS["SGD"]
-    assert len(pictures.looks([*names, *(str(number) for number in range(30))])) == 38
+    more = pictures.looks([*names, *(str(number) for number in range(30))])
+    assert len(set(more.values())) == len(more) == 38
+    assert len(pictures.looks(str(number) for number in range(100))) == 100
+
+
+def test_weight_decays_lam_has_an_axis_of_its_own() -> None:
+    decay = [Run(algorithm="weight-decay", lam=lam) for lam in (0.1, 0.2)]
+    rmd = [Run(lam=lam) for lam in (1, 2, 4)]
+    for runs, wanted in ((rmd, [{1, 2, 4}]), (decay, [{0.1, 0.2}]), (decay + rmd, [{1, 2, 4}, {0.1, 0.2}])):
+        shown = lines(Run(algorithm="sgd"), *runs)
+        figure = pictures.against_lam(shown, pictures.looks(line.method for line in shown))
+        assert [set(axes.get_xticks()) for axes in figure.axes] == wanted
 
 
 def test_ink_and_paper_are_nothing_elses_colour() -> None:

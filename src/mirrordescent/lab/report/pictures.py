@@ -77,13 +77,19 @@ OTHERS = (Look("#009e73", "P"), Look("#8f6fd1", "X"), Look("#b0524f", "*"))
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:
-    """A look for every method: the five usual ones always have theirs, and the first eight all differ."""
+    """A look for every method: the five usual ones always have theirs, and the first 64 all differ."""
     methods = list(dict.fromkeys(methods))
     found = {method: LOOKS[method] for method in methods if method in LOOKS}
     choice = (*OTHERS, *LOOKS.values())  # looks of usual methods that are not there will do
     free = [look for look in choice if look not in found.values()]
+    # then the same colours with other markers
+    mixed = [
+        Look(look.colour, choice[(place + shift) % len(choice)].marker)
+        for shift in range(1, len(choice))
+        for place, look in enumerate(choice)
+    ]
     others = [method for method in methods if method not in LOOKS]
-    return {**found, **dict(zip(others, itertools.chain(free, itertools.cycle(choice)), strict=False))}
+    return {**found, **dict(zip(others, itertools.chain(free, mixed, itertools.cycle(choice)), strict=False))}
 
 
 def rendered(draw: Callable[[], Figure], name: str) -> tuple[str, bytes]:
@@ -98,19 +104,41 @@ def rendered(draw: Callable[[], Figure], name: str) -> tuple[str, bytes]:
 
 
 def against_lam(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
-    """Accuracy, or loss, against λ: the test set's solid, training's dashed; methods without λ as horizontal lines."""
+    """Accuracy, or loss, against λ: the test set's solid, training's dashed; methods without λ as horizontal lines.
+
+    Weight decay's λ weighs another sum than RMD's, and has a panel of its own beside it.
+    """
     kind = quantity(lines)
-    figure, (axes,) = stacked(1, 3.0)
-    axes.set_xscale("log")
-    for method in dict.fromkeys(line.method for line in lines):
-        of_method = [line for line in lines if line.method == method]
-        _against_lam(axes, of_method, f"test_{kind}", "-", look[method])
-        _against_lam(axes, of_method, f"train_{kind}", "--", look[method])
-    _lam_axis(axes, sorted({line.lam for line in lines if line.lam is not None and line.lam < math.inf}))
-    _level_axis(axes, kind, f"{kind} (%)" if kind == "accuracy" else "loss")
+    without = [line for line in lines if line.lam is None]
+    parts = [_of(lines, decay=decay) for decay in (False, True)]
+    parts = [part for part in parts if part]
+    widths = [2 + len({line.lam for line in part}) for part in parts]
+    figure = Figure(figsize=(WIDTH, 3.5), layout="constrained")
+    grid = figure.subplots(1, len(parts), sharey=True, squeeze=False, width_ratios=widths)
+    for axes, part in zip(grid.flat, parts, strict=True):
+        axes.set_xscale("log")
+        shown = part + without
+        for method in dict.fromkeys(line.method for line in shown):
+            of_method = [line for line in shown if line.method == method]
+            _against_lam(axes, of_method, f"test_{kind}", "-", look[method])
+            _against_lam(axes, of_method, f"train_{kind}", "--", look[method])
+        _lam_axis(axes, sorted({line.lam for line in part if line.lam is not None}))
+        axes.set_xlabel("λ (small: more regularization; log axis)" if len(parts) == 1 else "λ (log axis)")
+        if len(parts) > 1:
+            axes.set_title("weight decay" if _decays(part[0]) else "RMD", loc="left")
+    _level_axis(grid[0, 0], kind, f"{kind} (%)" if kind == "accuracy" else "loss")
     methods = [entry(look[method], method, marker=True) for method in dict.fromkeys(line.method for line in lines)]
     legend(figure, [*methods, style_entry("-", "test set"), style_entry("--", "training set")])
     return figure
+
+
+def _of(lines: Sequence[Line], *, decay: bool) -> list[Line]:
+    """Those with a finite λ, weight decay's or the others'."""
+    return [line for line in lines if line.lam is not None and line.lam < math.inf and _decays(line) == decay]
+
+
+def _decays(line: Line) -> bool:
+    return line.records[0].run.algorithm == "weight-decay"
 
 
 def curves(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
@@ -227,7 +255,6 @@ def _against_lam(axes: Axes, lines: Sequence[Line], key: str, style: Style, look
 
 
 def _lam_axis(axes: Axes, lams: list[float]) -> None:
-    axes.set_xlabel("λ (small: more regularization; log axis)")
     axes.xaxis.set_minor_locator(NullLocator())
     apart = min((math.log10(b / a) for a, b in itertools.pairwise(lams)), default=1.0)
     wide = math.log10(lams[-1] / lams[0]) if lams else 0.0
