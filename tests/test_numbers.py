@@ -99,3 +99,29 @@ def test_what_could_be_wrong_is_told() -> None:
     assert told(["1.234", "980"], semicolons=True) == ("points taken as separators of thousands",)
     assert told(["$1,234", "€5"]) == ("commas taken as separators of thousands", "numbers without their signs ($ €)")
     assert reading(["1.5", "-2e3", "none"], semicolons=False) is None
+
+
+@given(VALUES, st.sampled_from(["kg", "cm", "km²", "Stk"]), st.sampled_from(["", " ", "\u00a0"]), st.booleans())
+def test_units(values: list[float], unit: str, space: str, some: bool) -> None:
+    """Behind all numbers, or behind some: people leave it out."""
+    cells = [f"{v:,.2f}" if some and k % 2 else f"{v:,.2f}{space}{unit}" for k, v in enumerate(values)]
+    assert [float(cell) for cell in read(cells)] == values
+    assert f"numbers without their unit ({unit.lower()})" in told(cells)
+
+
+@pytest.mark.parametrize(
+    ("cells", "number"),
+    [
+        (["12 kg", "5 g", "7 kg"], False),  # which are not of one unit
+        (["1.2k", "900", "3k"], False),  # nor these
+        (["1.2k", "900k"], True),
+        (["12", "12a", "14"], False),  # houses
+        (["3 bn", "5", "7"], False),
+        (["007x", "008x"], False),  # codes
+        (["1st", "2nd"], False),
+        (["5kg", "heavy"], False),
+    ],
+)
+def test_letters_that_are_no_unit(cells: list[str], number: bool) -> None:
+    assert all(is_number(cell) for cell in read(cells)) == number
+    assert number or read(cells) == cells

@@ -420,7 +420,7 @@ def test_few_values_beside_many_zeros() -> None:
 def test_rows_without_a_label_are_no_samples() -> None:
     columns: Columns = {"a": [i * i % 7 for i in range(12)], "label": ["x", "y", "x", "y", None, "n/a"] * 2}
     table = prepared(columns)
-    assert "left out of a.csv, 4 rows without a label: line 6, line 7, line 12, line 13" in table.data.notes
+    assert "left out of a.csv, 4 rows without a label ('n/a' taken as none): line 6, line 7, line 12, line 13" in table.data.notes
     assert len(table.data) + len(table.data.test_inputs) == 8
     assert not set(table.rows.tolist()) & {4, 5, 10, 11}
     assert [table.data.class_names[i] for i in table.data.targets] == [columns["label"][i] for i in table.rows]
@@ -437,3 +437,30 @@ def test_a_label_in_other_letters_is_the_same_class(tmp_path: Path) -> None:
     assert table.data.class_names == ("A", "Basic", "a")
     assert [table.data.class_names[i] for i in table.data.test_targets] == ["Basic", "A"]
     assert "taken as one class: 'BASIC' as 'Basic', 'basic' as 'Basic'" in table.data.notes
+
+
+def test_nines_far_from_all_others_are_missing(tmp_path: Path) -> None:
+    heights = [20.0 + i for i in range(30)]
+    cases = {
+        "filled": [*heights, -999.0, -999.0, -999.0],
+        "twice": [*heights, -999.0, -999.0, 25.0],
+        "near": [*[70.0 + i for i in range(29)], 50.0, 99.0, 99.0, 99.0],
+        "other": [*heights, -500.0, -500.0, -500.0],
+    }
+    columns: Columns = {**cases, "label": ["a", "b", "a"] * 11}
+    table = prepare_table(write(tmp_path / "a.csv", columns), whole=True)
+    assert [name for name in table.features if name.endswith(" missing")] == ["filled missing"]
+    assert "taken as missing, far from all other numbers: -999 in filled (3)" in table.data.notes
+    assert table.data.inputs[:, table.features.index("filled missing")].sum() == 3
+
+
+def test_what_a_missing_label_was_is_told(tmp_path: Path) -> None:
+    columns: Columns = {"a": [str(i * i % 7) for i in range(12)], "label": ["DE", "FR", "NA", ""] + ["DE", "FR"] * 4}
+    notes = prepare_table(write(tmp_path / "a.csv", columns), whole=True).data.notes
+    assert "left out of a.csv, 2 rows without a label ('NA' taken as none): line 4, line 5" in notes
+
+
+def test_rows_that_contradict_each_other_are_counted(tmp_path: Path) -> None:
+    columns: Columns = {"a": ["1", "1", "2", "2", "3", "4"], "label": ["x", "y", "x", "x", "y", "x"]}
+    notes = prepare_table(write(tmp_path / "a.csv", columns), whole=True).data.notes
+    assert "rows with the same inputs as others that have another label: 2" in notes

@@ -26,6 +26,7 @@ NO_VALUE = "(missing)"  # a level of its own in text columns
 DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})([T ]\d{1,2}:\d{2}.*)?")
 NORMAL = 1.349  # the middle half of a normal distribution, in standard deviations
 LONG = 1.8  # times as wide as a normal distribution with the same middle half: tails are long
+FILLERS = 3  # cells with the same number, at least, to stand for a missing one
 ENOUGH = 50  # numbers, to tell
 FARTHEST = 1e6  # standard deviations; a test value may lie anywhere, but float32 must hold it
 
@@ -83,6 +84,12 @@ def features_of(
             for what in () if how is None else how.told:
                 told.setdefault(what, []).append(name)
             values, test_values = _numbers(name, train, cells, notes), _numbers(name, test, others, notes)
+            if (filler := _filler(values)) is not None:
+                count = int((values == filler).sum() + (test_values == filler).sum())
+                told.setdefault("taken as missing, far from all other numbers", []).append(
+                    f"{filler:g} in {name} ({count:,})"
+                )
+                values, test_values = (v.masked_fill(v == filler, math.nan) for v in (values, test_values))
             blocks.append(_number_block(name, values, test_values, told))
         else:
             blocks.append(_text_block(name, cells, others))
@@ -159,6 +166,20 @@ def _numbers(name: str, part: Part, cells: list[Cell], notes: list[str]) -> Tens
             f"{part.place(odd[0], name)}: {cells[odd[0]]!r} is no number, taken as missing ({len(odd):,} such)"
         )
     return torch.tensor([math.nan if number is None else number for number in numbers], dtype=torch.float64)
+
+
+def _filler(values: Tensor) -> float | None:
+    """A number of nines, as -999, in place of missing ones: several times, and further off than all others span."""
+    present = values[~values.isnan()]
+    for end in present.aminmax() if len(present) else ():
+        others = present[present != end]
+        nines = str(abs(int(end))) if float(end).is_integer() else ""
+        if len(nines) < 2 or set(nines) != {"9"} or len(others) < 2 or len(present) - len(others) < FILLERS:
+            continue
+        span = others.max() - others.min()
+        if (others - end).abs().min() > span > 0:
+            return float(end)
+    return None
 
 
 def _tails(values: Tensor) -> Callable[[Tensor], Tensor] | None:

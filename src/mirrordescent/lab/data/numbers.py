@@ -1,4 +1,4 @@
-"""A column's numbers as people write them: 1,234.5 or 1.234,5, with the sign of a currency or of percent."""
+"""A column's numbers as people write them: 1,234.5 or 1.234,5, with the sign of a currency or of percent, or a unit."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ SPACED = re.compile(f"\\d{{1,3}}(?:[{SPACES}]\\d{{3}})+(?!\\d)")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
 DECIMAL = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+),\d+")
 POINTS = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
+UNIT = re.compile(f"(.*\\d.*?)[{SPACES}]*([^\\W\\d_]{{1,6}}[²³]?)")  # 2.5 kg; letters behind a number
+FACTORS = frozenset({"bn", "mn", "mio"})  # 5 bn is no 5, and 12a not 12: units only where all numbers have them
+CODE = re.compile(r"[+-]?0\d")  # 007 is no number that somebody has measured
 NEARLY_ALL = 0.9  # a column of numbers may hold a few cells that are none ("unknown")
 
 Commas = Literal["thousands", "decimals"]
@@ -27,16 +30,17 @@ class Reading:
     """How the numbers of a column are written.
 
     commas: what they mean, if there are any. points: whether they separate thousands. told: what a person should know,
-    since it could be wrong.
+    since it could be wrong. unit: what stands behind numbers, in small letters; empty if nothing does.
     """
 
     commas: Commas | None
     points: bool
     told: tuple[str, ...]
+    unit: str = ""
 
     def plain(self, cell: str) -> str:
         """A number as Python writes it; anything else as it is."""
-        text = _bare(cell)
+        text = _bare(_without(cell, self.unit))
         if self.commas == "thousands" and THOUSANDS.fullmatch(text):
             text = text.replace(",", "")
         elif self.commas == "decimals" and DECIMAL.fullmatch(text):
@@ -57,15 +61,39 @@ def reading(cells: Sequence[str], *, semicolons: bool) -> Reading | None:
     """
     everything = "\0".join(cells)
     odd = any(mark in everything for mark in f",({SIGNS}{SPACES}")
-    if not odd and not (semicolons and any(POINTS.fullmatch(cell) for cell in cells)):
-        return None
     present = [cell for cell in cells if cell.lower() not in MISSING]
-    bare = [_bare(cell) for cell in present]
+    unit = _unit(present)
+    if not odd and not unit and not (semicolons and any(POINTS.fullmatch(cell) for cell in cells)):
+        return None
+    bare = [_bare(_without(cell, unit)) for cell in present]
     commas = _commas(bare, semicolons=semicolons)
     points = _points(bare, commas, semicolons=semicolons)
-    how = Reading(commas, points, tuple(_told(commas, bare, present, points=points, semicolons=semicolons)))
+    told = _told(commas, bare, present, points=points, semicolons=semicolons)
+    if unit:
+        told.append(f"numbers without their unit ({unit})")
+    how = Reading(commas, points, tuple(told), unit)
     numbers = sum(is_number(how.plain(cell)) for cell in present)
     return how if present and numbers >= NEARLY_ALL * len(present) else None
+
+
+def _unit(cells: Sequence[str]) -> str:
+    """What stands behind numbers, in small letters, where it is the same everywhere; else nothing."""
+    if not any(cell[:1].isdigit() or cell[:1] in f"+-.({SIGNS}" for cell in cells[:100]):
+        return ""
+    found = [match for cell in cells if not is_number(cell) and (match := UNIT.fullmatch(cell.strip(SPACES)))]
+    units = {match[2].lower() for match in found}
+    if len(units) != 1:
+        return ""
+    unit = units.pop()
+    doubtful = unit in FACTORS or len(unit) == 1
+    if (doubtful and len(found) < len(cells)) or any(CODE.match(match[1]) for match in found):
+        return ""
+    return unit
+
+
+def _without(cell: str, unit: str) -> str:
+    found = UNIT.fullmatch(cell.strip(SPACES)) if unit and not is_number(cell) else None
+    return found[1] if found is not None and found[2].lower() == unit else cell
 
 
 def is_number(text: str) -> bool:

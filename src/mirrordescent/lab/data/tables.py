@@ -69,7 +69,7 @@ def prepare_table(
         notes.append(f"taken as one class: {listed([f'{name!r} as {main!r}' for name, main in usual.items()])}")
     classes = class_names(names, f"{path}, column {label!r}")
     targets = class_numbers(names, classes, lambda i: table.place(labelled[i]))
-    notes += _unlabelled(table, labelled)
+    notes += _unlabelled(table, label, labelled)
     held_out = test is not None or not whole
     if test is None:
         trained, tested, told = divided(targets, test_share, split_seed, str(path), "rows", whole)
@@ -89,6 +89,7 @@ def prepare_table(
     notes += [f"left out, as asked: {listed(left_out, most=10)}"] if left_out else []
     notes += _giveaways(table, rows.tolist(), targets[trained].tolist(), {label, *left_out})
     features, inputs, test_inputs = features_of(Part(table, rows.tolist()), others, {label, *left_out}, notes)
+    notes += _contradictions(inputs, targets[trained])
     data = Data(
         path.name,
         inputs,
@@ -177,11 +178,22 @@ def _labelled(table: Table, label: str) -> list[int]:
     return [row for row in range(len(table)) if len(gone) > len(table) / 2 or row not in gone]
 
 
-def _unlabelled(table: Table, labelled: Sequence[int]) -> Iterator[str]:
+def _unlabelled(table: Table, label: str, labelled: Sequence[int]) -> Iterator[str]:
     if gone := sorted(set(range(len(table))) - set(labelled)):
         lines = listed([f"{table.unit} {table.lines[row]}" for row in gone])
         many = f"{len(gone):,} {'rows' if len(gone) > 1 else 'row'}"
-        yield f"left out of {table.path.name}, {many} without a label: {lines}"
+        written = sorted({text for row in gone if (text := str(table.columns[label][row] or "").strip())})
+        meant = f" ({listed([repr(text) for text in written])} taken as none)" if written else ""
+        yield f"left out of {table.path.name}, {many} without a label{meant}: {lines}"
+
+
+def _contradictions(inputs: Tensor, targets: Tensor) -> Iterator[str]:
+    """Rows with the same inputs and another label: of these no network can tell which is right."""
+    groups = torch.unique(inputs, dim=0, return_inverse=True)[1]
+    kinds = torch.unique(torch.stack([groups, targets], dim=1), dim=0)[:, 0]
+    several = torch.bincount(kinds, minlength=int(groups.max()) + 1) > 1
+    if count := int(several[groups].sum()):
+        yield f"rows with the same inputs as others that have another label: {count:,}"
 
 
 def _test_samples(
@@ -191,7 +203,7 @@ def _test_samples(
     if label not in table.columns:
         raise DataError(f"{table.path} has no column {label!r}, the label of the training set; it has to be there too")
     rows = _labelled(table, label)
-    notes += _unlabelled(table, rows)
+    notes += _unlabelled(table, label, rows)
     names = label_names([table.columns[label][row] for row in rows], lambda i: table.cell(rows[i], label))
     ways: dict[str, list[str]] = {}
     for name in classes:
