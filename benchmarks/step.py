@@ -20,6 +20,7 @@ from recording import device, record
 from torch import Tensor, nn
 
 import mirrordescent as md
+from mirrordescent.lab.memory import keep_freed_memory
 from mirrordescent.lab.models import ResNet18
 from mirrordescent.lab.timing import alternating, captured, ratio
 from mirrordescent.pending import Batch, gradients
@@ -119,6 +120,25 @@ def large_tensor(elements: int, blocks: int, repeats: int) -> dict[str, Any]:
     return results
 
 
+def iterated(elements: int, blocks: int) -> dict[str, Any]:
+    """Potentials without a closed form, which are inverted by iteration, against the q-norm for q = 3."""
+    w = weights(torch.Size([elements]))
+    found: dict[str, md.Potential] = {
+        "q=3": md.QNorm(3),
+        "l2 + 0.1 * q=3": md.potential("l2 + 0.1 * q=3"),
+        "a function of one's own": md.Convex(lambda w: w.square() / 2 + w**4 / 4, name="own"),
+    }
+    calls: dict[str, Callable[[], object]] = {
+        name: md.SMD([w], lr=1e-6, potential=psi).step for name, psi in found.items()
+    }
+    times = alternating(calls, blocks=blocks, repeats=1, device=device())
+    results: dict[str, Any] = {}
+    for name in list(found)[1:]:
+        ratios = ratio(times, name, "q=3")
+        results[f"smd {name} / smd q=3"] = {"ratio": ratios.middle, "quartiles": [ratios.low, ratios.high]}
+    return results
+
+
 def resnet_tensors(blocks: int, repeats: int) -> dict[str, Any]:
     """ResNet-18's 62 tensors: on a GPU under graph replay and eagerly, on the CPU as it is."""
     params = [weights(w.shape) for w in ResNet18().parameters()]
@@ -171,13 +191,17 @@ def main() -> None:
     parser.add_argument("--elements", type=int, help="the large tensor (default: 10^9 on a GPU, 2^24 on the CPU)")
     parser.add_argument("--out", type=Path, help="where to write the record")
     arguments = parser.parse_args()
+    keep_freed_memory()  # as the command rmd does
     on_gpu = torch.cuda.is_available()
     elements = arguments.elements or (10**9 if on_gpu else 1 << 24)
     large = large_tensor(elements, blocks=11, repeats=10)
     show(f"one tensor of {elements:,} weights", large)
+    without = iterated(min(elements, 1 << 20), blocks=11)
+    show("without a closed form", without)
     many = resnet_tensors(blocks=21, repeats=200 if on_gpu else 20)
     show("ResNet-18's 62 tensors", many)
-    record("step", {"elements": elements, "large tensor": large, "resnet-18": many}, arguments.out)
+    results = {"elements": elements, "large tensor": large, "without a closed form": without, "resnet-18": many}
+    record("step", results, arguments.out)
 
 
 if __name__ == "__main__":

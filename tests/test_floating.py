@@ -35,6 +35,27 @@ def test_except_where_has_the_derivatives_of_where() -> None:
     assert torch.equal(slope, torch.where(there, 2 * x, 3.0).detach())
 
 
+@pytest.mark.parametrize("shapes", [[(300_000,)], [(50,)], [(50,), (20, 3)]], ids=["in pieces", "as it is", "joined"])
+def test_an_optimizer_computes_for_few_weights_what_few_need(
+    shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights ask for gradients, and none is to come of a step."""
+    asked: list[int] = []
+    plain = md.HyperbolicEntropy._far
+
+    def counted(self: md.HyperbolicEntropy, w: Tensor, delta: Tensor) -> Tensor:
+        asked.append(w.numel())
+        return plain(self, w, delta)
+
+    monkeypatch.setattr(md.HyperbolicEntropy, "_far", counted)
+    params = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
+    for w in params:
+        w.grad = torch.zeros_like(w)
+        w.grad.view(-1)[:2] = 100.0
+    md.SMD(params, lr=0.1, potential="hypentropy").step()
+    assert sum(asked) == 2 * len(params)
+
+
 @pytest.mark.parametrize("name", ["q=3", "q=1.5", "linf", "l1", "hypentropy"])
 def test_a_step_in_a_vmap_and_compiled_is_the_plain_one(name: str) -> None:
     """With few and with many large changes."""

@@ -420,7 +420,10 @@ def test_few_values_beside_many_zeros() -> None:
 def test_rows_without_a_label_are_no_samples() -> None:
     columns: Columns = {"a": [i * i % 7 for i in range(12)], "label": ["x", "y", "x", "y", None, "n/a"] * 2}
     table = prepared(columns)
-    assert "left out of a.csv, 4 rows without a label ('n/a' taken as none): line 6, line 7, line 12, line 13" in table.data.notes
+    assert (
+        "left out of a.csv, 4 rows without a label ('n/a' taken as none): line 6, line 7, line 12, line 13"
+        in table.data.notes
+    )
     assert len(table.data) + len(table.data.test_inputs) == 8
     assert not set(table.rows.tolist()) & {4, 5, 10, 11}
     assert [table.data.class_names[i] for i in table.data.targets] == [columns["label"][i] for i in table.rows]

@@ -81,7 +81,7 @@ def _may_look(*tensors: Tensor) -> bool:
     return not torch.compiler.is_compiling() and all(
         type(t) in (Tensor, torch.nn.Parameter)
         and t.device.type == "cpu"
-        and not t.requires_grad
+        and not (t.requires_grad and torch.is_grad_enabled())
         and not torch._C._functorch.is_functorch_wrapped_tensor(t)
         for t in tensors
     )
