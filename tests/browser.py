@@ -108,9 +108,11 @@ os.execv(sys.argv[3], sys.argv[3:])
             self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def click(self, selector: str) -> None:
-        place = self.run(
-            f"{{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
-            " const r = e.getBoundingClientRect(); [r.x + r.width / 2, r.y + r.height / 2] }"
+        place = self.run(  # two frames later: what was scrolled is where it is drawn
+            f"(async () => {{ const e = document.querySelector({json.dumps(selector)});"
+            " e.scrollIntoView({block: 'center', behavior: 'instant'});"
+            " await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));"
+            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
         )
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
