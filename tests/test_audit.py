@@ -285,7 +285,7 @@ class TestAudit:
         assert len(flagged) < 2 * len(bad)
         shown = findings(audited)
         assert dict(shown.shown[0].cells).keys() == {"kind", "a", "b", "colour"}
-        assert all(note in shown.sentences[-1] for note in audited.whole.data.notes)
+        assert shown.notes == audited.whole.data.notes
 
     def test_a_run_that_diverges_begins_again_with_a_smaller_step(
         self, digits: tuple[Audited, Keeping], monkeypatch: pytest.MonkeyPatch

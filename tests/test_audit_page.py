@@ -64,10 +64,11 @@ def written(held: Findings, folder: Path) -> Parsed:
 @example("$data ${script} \\u003c")
 @example("\udcff.png")
 def test_any_text_is_only_text(tmp_path: Path, text: str) -> None:
-    plain = written(findings(3, most=3, pictures=False), tmp_path)
+    plain = written(findings(3, most=3, pictures=False, notes=("plain",)), tmp_path)
     names, classes = [text, f"{text}1", "row 2"], ("cat", text + "a", "emu")
     shown = [Shown(i, name, cells=((text, text), ("sex", text))) for i, name in enumerate(names)]
-    page = written(findings(3, classes, 3, names=names, shown=shown, title=text, sentences=(text, text)), tmp_path)
+    words: dict[str, Any] = {"title": text, "sentences": (text, text), "notes": (text,)}
+    page = written(findings(3, classes, 3, names=names, shown=shown, **words), tmp_path)
     assert page.data["names"] == names
     assert page.data["classes"] == [*classes]
     assert [[page.data["columns"][c], value] for c, value in page.data["shown"][0][2]] == [[text, text], ["sex", text]]

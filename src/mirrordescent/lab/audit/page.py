@@ -72,7 +72,7 @@ class Findings:
     title: the data set's name. given, suggested: classes by number, the same where nothing else is suggested.
     confidence: of the suggestion. wrong: the probability that the given label is wrong. score: higher is more
     suspicious. issue: flagged. names: of all samples. shown: the most suspicious ones, those first.
-    sentences: what was found, and how far to trust it. No text need be trusted.
+    sentences: what was found, and how far to trust it. notes: what was done to the data. No text need be trusted.
     """
 
     title: str
@@ -87,6 +87,7 @@ class Findings:
     shown: Sequence[Shown]
     sentences: tuple[str, ...]
     histogram: Histogram
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         count, classes = len(self.names), len(self.class_names)
@@ -122,6 +123,7 @@ def write_audit_page(findings: Findings, path: Path) -> None:
         title=_escaped(findings.title),
         style=style,
         sentences="\n".join(f"<p>{_escaped(sentence)}</p>" for sentence in findings.sentences),
+        notes=_notes(findings.notes),
         shares=_shares(findings),
         histogram=_histogram(findings.histogram),
         threshold=_threshold(findings.histogram),
@@ -189,6 +191,14 @@ def _address(sample: Shown) -> str | None:
             f"the picture of {sample.name!r} must be PNG, JPEG or WebP, begins with {sample.picture[:8]!r}"
         )
     return f"data:image/{kind};base64,{base64.b64encode(sample.picture).decode('ascii')}"
+
+
+def _notes(notes: Sequence[str]) -> str:
+    """As a list, which a person reads before the suspects."""
+    if not notes:
+        return ""
+    items = "\n".join(f"<li>{_escaped(note)}</li>" for note in notes)
+    return f"<details open>\n<summary>What was done to the data</summary>\n<ul>\n{items}\n</ul>\n</details>"
 
 
 def _shares(findings: Findings) -> str:

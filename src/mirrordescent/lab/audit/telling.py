@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -38,8 +38,9 @@ def findings(audited: Audited, shown: int = SHOWN) -> Findings:
         issue=found.issue.tolist(),
         names=whole.names,
         shown=[Shown(i, whole.names[i], whole.picture(i), whole.cells(i)) for i in worst],
-        sentences=(*sentences(audited), *_prepared(whole.data.notes)),
+        sentences=sentences(audited),
         histogram=histogram(found.score, found.wrong),
+        notes=whole.data.notes,
     )
 
 
@@ -106,12 +107,6 @@ def _doubts(audited: Audited) -> Iterator[str]:
         )
     if n < SMALL:
         yield f"With only {n:,} samples the numbers are rough."
-
-
-def _prepared(notes: Sequence[str]) -> Iterator[str]:
-    """What was done to the data on the way in."""
-    if notes:
-        yield f"The data: {'; '.join(notes)}."
 
 
 def _second_opinion(noise: float, check: Check | None) -> Iterator[str]:

@@ -42,6 +42,7 @@ from mirrordescent.lab.report.table import (
     why_ended,
 )
 from mirrordescent.lab.report.words import joined, plural, unfinished
+from mirrordescent.lab.runs import USED_BY, Run
 
 PICTURES = "pictures"  # the folder beside the report
 METHODS = 8  # as many as there are colours
@@ -324,7 +325,7 @@ def _any_accuracy(found: Sequence[Task]) -> bool:
 
 def _settings(records: Sequence[Record]) -> Section:
     """What all runs have in common, then each run with what it has of its own, and how it stands."""
-    each = [record.run.to_dict() for record in records]
+    each = [_used(record.run) for record in records]
     names = list(each[0])
     common = [name for name in names if all(run[name] == each[0][name] for run in each)]
     own = [name for name in names if name not in common]
@@ -347,6 +348,14 @@ def _settings(records: Sequence[Record]) -> Section:
         Table(["setting", "value"], shared, "Settings"),
     )
     return Section("Runs and settings", [own_table, heading, shared_table])
+
+
+def _used(run: Run) -> dict[str, Any]:
+    """A run's settings; those that its algorithm has no use for are nothing."""
+    return {
+        name: value if name not in USED_BY or run.algorithm in USED_BY[name] else None
+        for name, value in run.to_dict().items()
+    }
 
 
 def _environment(records: Sequence[Record]) -> Section:
