@@ -76,6 +76,25 @@ def test_kernel_is_accurate_in_the_dual(psi: md.Potential) -> None:
         assert bool(stepped.isfinite().all())
 
 
+@pytest.mark.parametrize("beta", [None, 1.0, 1e-30, 1e-25, 1e20])
+@pytest.mark.parametrize("size", [1e-30, 1e-10, 1.0, 1e10])
+def test_kernels_of_the_entropies_reach_as_far_as_numbers_do(beta: float | None, size: float) -> None:
+    """Where an exponential is beyond any number, and its product with a weight is not; without beta, the negative one."""
+    psi = md.NegativeEntropy() if beta is None else md.HyperbolicEntropy(beta)
+    w = decades(10_000, size, 1e3 * size, 0)
+    w = w.abs() if beta is None else w
+    delta = decades(10_000, 1e-3, 170.0, 1)
+    expected = psi.step(w.double(), delta.double())
+    v = nn.Parameter(w.cuda())
+    v.grad = -delta.cuda()
+    md.SMD([v], lr=1.0, potential=psi, fused=True).step()
+    held = (expected.abs() < 1e38) & (expected.abs() > 1e-37)
+    assert int(held.sum()) > 1000
+    found, dual = v.detach().cpu().double()[held], psi.gradient(w.double())[held]
+    error = (psi.gradient(found) - dual - delta.double()[held]).abs()
+    assert bool((error <= 1e-5 * (dual.abs() + delta.double()[held].abs()) + 1e-7).all())
+
+
 @pytest.mark.parametrize("psi", CLOSED_FORMS, ids=lambda psi: psi.spec)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
