@@ -35,6 +35,7 @@ from mirrordescent.lab.audit.telling import findings, histogram, in_short, sente
 from mirrordescent.lab.data import Data, DataError, Source
 from mirrordescent.lab.data.split import split
 from mirrordescent.lab.data.whole import load_whole
+from mirrordescent.lab.display import show_cleaned
 from mirrordescent.lab.kept import Check, audit_alone
 from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.place import Place
@@ -178,15 +179,30 @@ class TestAudit:
             assert set(told) <= set(sentences(audited))
             assert sentences(audited)[0] == told[0]
 
-    def test_a_class_of_which_nothing_would_be_left_is_not_cleaned_away(
-        self, digits: tuple[Audited, Keeping], monkeypatch: pytest.MonkeyPatch
+    def test_a_class_of_which_nothing_would_be_left_stays(
+        self, digits: tuple[Audited, Keeping], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        def choice(found: md.Audit, _: Cleaning) -> Choice:
-            return Choice(found.given != 3, found.given)
+        given = digits[0].found.given
+        gone = Choice((given != 3) & (torch.arange(len(given)) % 5 > 0), given)
+        monkeypatch.setattr("mirrordescent.lab.audit.cleaning.by_audit", lambda *_: gone)
+        choice = clean(digits[0], ASKED, Cleaning(), digits[1], CPU)
+        assert choice.spared == (3,)
+        assert torch.equal(choice.keep, gone.keep | (given == 3))
+        show_cleaned(digits[0].whole, given, choice, [])
+        assert "Every label of '3' is flagged: these stay as they are." in " ".join(capsys.readouterr().out.split())
 
-        monkeypatch.setattr("mirrordescent.lab.audit.cleaning.by_audit", choice)
-        with pytest.raises(DataError, match="no sample of '3' would be left"):
-            clean(digits[0], ASKED, Cleaning(), digits[1], CPU)
+    def test_a_class_that_cannot_be_told_from_another_is_left_to_a_person(self, tmp_path: Path) -> None:
+        """It is told, its labels are flagged by nobody, and the check says nothing of them either."""
+        draw = random.Random(0)
+        kinds = draw.choices("abc", [0.5, 0.12, 0.38], k=600)
+        rows = [f"{draw.gauss(6 * (kind == 'c'), 1):.3f},{draw.gauss(0, 1):.3f},{kind}" for kind in kinds]
+        (tmp_path / "a.csv").write_text("\n".join(["x,y,label", *rows]))
+        audited = audit_data(str(tmp_path / "a.csv"), Asked(epochs=20), Keeping(tmp_path / "runs"), CPU)
+        assert [audited.whole.class_names[c] for c in audited.found.unlearnt] == ["b"]
+        assert not audited.found.issue[audited.found.given == 1].any()
+        assert audited.check is not None
+        assert audited.check.contradicted < 0.03
+        assert audited.found.noise < 0.03
 
     def test_few_wrong_labels_are_not_outvoted_by_chance(self, tmp_path: Path) -> None:
         """None of them may be among those that the second network judges, and they are as wrong as before."""

@@ -228,7 +228,9 @@ def test_a_class_that_the_network_has_given_up_is_not_flagged(taken: int, learnt
     else:
         assert not found.issue[80:].any()
         assert found.suggested[80:].tolist() == [2] * 20
-        assert float(found.wrong[80:].mean()) == pytest.approx(float(found.wrong[:80].mean()), abs=0.02)
+        for judged in (found, found.with_share(0.3)):
+            assert float(judged.wrong[80:].mean()) == pytest.approx(float(judged.wrong[:80].mean()), abs=0.02)
+        assert found.with_share(0.3).noise == pytest.approx(0.3)
 
 
 def test_a_file_is_no_run(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_kernel_is_accurate_in_the_dual(psi: md.Potential) -> None:
 @pytest.mark.parametrize("beta", [None, 1.0, 1e-30, 1e-25, 1e20])
 @pytest.mark.parametrize("size", [1e-30, 1e-10, 1.0, 1e10])
 def test_kernels_of_the_entropies_reach_as_far_as_numbers_do(beta: float | None, size: float) -> None:
-    """Where an exponential is beyond any number, and its product with a weight is not. No beta: the negative entropy."""
+    """Where an exponential is beyond any number, and its product with a weight is not; no beta is negative entropy."""
     psi = md.NegativeEntropy() if beta is None else md.HyperbolicEntropy(beta)
     w = decades(10_000, size, 1e3 * size, 0)
     w = w.abs() if beta is None else w

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import mirrordescent as md
 from mirrordescent.floating import FEW, except_where
@@ -66,3 +70,15 @@ def test_a_step_in_a_vmap_and_compiled_is_the_plain_one(name: str) -> None:
     torch.testing.assert_close(torch.compile(psi.step, backend="eager", fullgraph=True)(w, delta), plain)
     rows = torch.stack([psi.step(*row) for row in zip(w, delta, strict=True)])
     torch.testing.assert_close(rows, plain)
+
+
+@pytest.mark.parametrize("name", ["q=3", "linf", "l1", "hypentropy"])
+def test_a_trace_of_a_small_step_is_right_for_a_large_one(name: str) -> None:
+    psi = md.potential(name)
+    w, delta = torch.randn(50), torch.randn(50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the end of torch.jit
+        traced: Any = torch.jit.trace(lambda w, d: psi.step(w, d), (w, delta * 1e-6), check_trace=False)
+    plain = psi.step(w, delta)
+    torch.testing.assert_close(traced(w, delta), plain)
+    torch.testing.assert_close(make_fx(lambda w, d: psi.step(w, d))(w, delta * 1e-6)(w, delta), plain)

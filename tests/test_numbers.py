@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrordescent.lab.data.numbers import SIGNS, is_number, reading
+from mirrordescent.lab.data.numbers import MEASURES, SIGNS, is_number, reading
 
 VALUES = st.lists(st.integers(-(10**9), 10**9).map(lambda cents: cents / 100), min_size=1, max_size=20)
 
@@ -101,10 +103,11 @@ def test_what_could_be_wrong_is_told() -> None:
     assert reading(["1.5", "-2e3", "none"], semicolons=False) is None
 
 
-@given(VALUES, st.sampled_from(["kg", "cm", "km²", "Stk"]), st.sampled_from(["", " ", "\u00a0"]), st.booleans())
+@given(VALUES, st.sampled_from(["kg", "cm", "km²", "Stk", "h"]), st.sampled_from(["", " ", "\u00a0"]), st.booleans())
 def test_units(values: list[float], unit: str, space: str, some: bool) -> None:
-    """Behind all numbers, or behind some: people leave it out."""
-    cells = [f"{v:,.2f}" if some and k % 2 else f"{v:,.2f}{space}{unit}" for k, v in enumerate(values)]
+    """Behind all numbers, or, if it is a measure, behind some: people leave it out."""
+    bare = some and unit in MEASURES
+    cells = [f"{v:,.2f}" if bare and k % 2 else f"{v:,.2f}{space}{unit}" for k, v in enumerate(values)]
     assert [float(cell) for cell in read(cells)] == values
     assert f"numbers without their unit ({unit.lower()})" in told(cells)
 
@@ -119,9 +122,27 @@ def test_units(values: list[float], unit: str, space: str, some: bool) -> None:
         (["3 bn", "5", "7"], False),
         (["007x", "008x"], False),  # codes
         (["1st", "2nd"], False),
+        (["40 lakh", "4000000"], False),
+        (["90.00 CR", "12.50", "3.10"], False),
+        (["300 BC", "1980"], False),
+        (["9 pm", "10"], False),
+        (["10 or more", "3", "4"], False),
         (["5kg", "heavy"], False),
     ],
 )
 def test_letters_that_are_no_unit(cells: list[str], number: bool) -> None:
     assert all(is_number(cell) for cell in read(cells)) == number
     assert number or read(cells) == cells
+
+
+def test_one_cell_with_another_unit_is_no_number_and_the_others_are() -> None:
+    cells = [f"{k}.5 kg" for k in range(59)]
+    assert read([*cells, "5.1 lbs"]) == [*(cell.removesuffix(" kg") for cell in cells), "5.1 lbs"]
+
+
+def test_long_texts_are_read_in_no_time() -> None:
+    """A column may hold whole pictures as text."""
+    pixels = " ".join(str(k % 256) for k in range(100_000))
+    began = time.monotonic()
+    assert read([pixels, f"{pixels} kg"]) == [pixels, f"{pixels} kg"]
+    assert time.monotonic() - began < 5

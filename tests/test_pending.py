@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import mirrordescent as md
+from mirrordescent.pending import HEAP
 
 
 def one_weight(n: int = 4) -> tuple[nn.Parameter, md.RMD]:
@@ -319,6 +320,47 @@ def test_gradients_put_there_by_hand_are_stepped_by_every_time(losses: int) -> N
         ends.append((w.detach(), optimizer.aux.values))
     torch.testing.assert_close(*ends)
     assert bool(ends[0][1].all())
+
+
+@pytest.mark.parametrize("clip", ["clip_grad_norm_", "max_norm"])
+def test_gradients_put_there_by_hand_are_clipped_with_zs_step(clip: str) -> None:
+    ends = []
+    for by_hand in (False, True):
+        w = nn.Parameter(torch.zeros(4))
+        optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=4, max_norm=0.01 if clip == "max_norm" else None)
+        for _ in range(2):
+            loss = optimizer.loss((w - 1).square() / 2, torch.arange(4))
+            if by_hand:
+                (w.grad,) = torch.autograd.grad(loss, w)
+            else:
+                optimizer.zero_grad()
+                loss.backward()
+            if clip == "clip_grad_norm_":
+                optimizer.clip_grad_norm_(0.01)
+            optimizer.step()
+        ends.append((w.detach(), optimizer.aux.values))
+    torch.testing.assert_close(*ends)
+
+
+def test_a_look_moves_no_z_where_gradients_are_cleared() -> None:
+    w, optimizer = one_weight()
+    torch.autograd.grad(optimizer.loss(w.square(), torch.arange(4)), w)
+    w.grad = torch.zeros(4)
+    optimizer.step()
+    assert not optimizer.aux.values.any()
+
+
+def test_looks_do_not_pile_up_and_one_survives_a_copy() -> None:
+    w, optimizer = one_weight()
+    for _ in range(200):
+        torch.autograd.grad(optimizer.loss(w.square(), torch.arange(4)), w)
+    assert len(optimizer._pending.aside) <= HEAP
+    optimizer.zero_grad()
+    (slope,) = torch.autograd.grad(optimizer.loss(w.square(), torch.arange(4)), w)
+    twin = copy.deepcopy(optimizer)
+    twin.param_groups[0]["params"][0].grad = slope
+    twin.step()
+    assert bool(twin.aux.values.all())
 
 
 def test_what_was_only_looked_at_moves_nothing() -> None:

@@ -319,6 +319,19 @@ def test_sixty_runs_of_many_methods(tmp_path: Path) -> None:
     assert "54 settings with worse test results left out." in text
 
 
+def test_no_picture_against_lam_where_no_method_that_is_shown_has_one(tmp_path: Path) -> None:
+    """The best eight have none, and the others are left out."""
+    for q in range(3, 12):
+        held = record(tmp_path, Run(algorithm="smd", potential=f"q={q}", lr=1e-3))
+        held.rows[-1]["test_accuracy"] = 0.99
+        held.write()
+    for lam in (1.0, 2.0):
+        record(tmp_path, Run(lam=lam))
+    report = write_report(tmp_path)
+    assert not (report.html.parent / "pictures" / "lam.png").exists()
+    assert (report.html.parent / "pictures" / "curves.png").exists()
+
+
 def test_several_tasks_have_a_table_each(tmp_path: Path) -> None:
     for data in ("digits", "mnist"):
         for corruption in (0.0, 0.2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import pickle
 from typing import Any
 
@@ -724,17 +725,18 @@ def test_a_group_may_be_given_to_several_optimizers() -> None:
     assert second.param_groups[1]["lr"] == 0.2
 
 
-def test_a_state_holds_plain_numbers_whatever_a_scheduler_leaves() -> None:
-    numpy = pytest.importorskip("numpy")
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_a_state_holds_plain_numbers_whatever_a_scheduler_leaves(kind: Any) -> None:
     optimizer = md.SMD([nn.Parameter(torch.ones(2))], lr=0.1)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: numpy.cos(epoch / 10))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: kind(np.cos(epoch / 10)))
     optimizer.step()
     scheduler.step()
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
     file.seek(0)
     held = torch.load(file, weights_only=True)["param_groups"][0]
-    assert held["lr"] == optimizer.param_groups[0]["lr"] == 0.1 * numpy.cos(0.1)
+    assert held["lr"] == float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.1 * math.cos(0.1))
+    assert type(held["lr"]) is float
 
 
 def test_a_fused_step_by_a_gradient_of_another_type_is_the_plain_one() -> None:

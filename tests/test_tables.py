@@ -449,6 +449,8 @@ def test_nines_far_from_all_others_are_missing(tmp_path: Path) -> None:
         "twice": [*heights, -999.0, -999.0, 25.0],
         "near": [*[70.0 + i for i in range(29)], 50.0, 99.0, 99.0, 99.0],
         "other": [*heights, -500.0, -500.0, -500.0],
+        "prices": [*[5.0 + i / 6 for i in range(30)], 99.0, 99.0, 99.0],
+        "most": [*[900.0 + i / 20 for i in range(10)], *[999.0] * 23],
     }
     columns: Columns = {**cases, "label": ["a", "b", "a"] * 11}
     table = prepare_table(write(tmp_path / "a.csv", columns), whole=True)

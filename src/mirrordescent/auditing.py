@@ -121,11 +121,16 @@ class Audit:
     def with_share(self, share: float) -> Audit:
         """The same where a share of wrong labels is known from elsewhere: all log-odds move by the same.
 
-        Raises ValueError for a share outside of [0, 1].
+        Those of labels of which nothing is known become the share's own. Raises ValueError for a share outside of
+        [0, 1].
         """
         if not 0 <= share <= 1:
             raise ValueError(f"share must be in [0, 1], got {share}")
-        return replace(self, score=with_share(self.score, share))
+        seen = self._seen
+        score = with_share(torch.zeros_like(self.score), share)
+        if bool(seen.any()):
+            score[seen] = with_share(self.score[seen], share)
+        return replace(self, score=score)
 
     def columns(self) -> dict[str, list[Any]]:
         """The table as lists, with the columns that cleanlab's users know among them."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 FEW = 4  # at most one in so many elements
 
@@ -77,8 +78,9 @@ def except_where(there: Tensor, value: Tensor, other: Callable[..., Tensor], *te
 
 
 def _may_look(*tensors: Tensor) -> bool:
-    """Whether their values are at hand: not those of a compiler, of vmap, or of a gradient to come."""
-    return not torch.compiler.is_compiling() and all(
+    """Whether their values are at hand: not those of a compiler, of a trace, of vmap, or of a gradient to come."""
+    traced = torch.compiler.is_compiling() or torch._C._is_tracing() or _get_current_dispatch_mode() is not None
+    return not traced and all(
         type(t) in (Tensor, torch.nn.Parameter)
         and t.device.type == "cpu"
         and not (t.requires_grad and torch.is_grad_enabled())

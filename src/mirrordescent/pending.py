@@ -88,11 +88,14 @@ class Pending:
         return bool(self.batches)
 
     def __getstate__(self) -> dict[str, list[Batch]]:
-        # Another process counts its backward passes anew, and has none of these.
-        return {"batches": [replace(batch, task=-1, going=None) for batch in self.batches]}
+        # Another process counts its backward passes anew, and has none of these, nor the gradients of before.
+        aside = [batch for batch, refs in self.aside if not refs]
+        kept = {"batches": self.batches, "aside": aside}
+        return {key: [replace(batch, task=-1, going=None) for batch in batches] for key, batches in kept.items()}
 
     def __setstate__(self, state: dict[str, list[Batch]]) -> None:
-        self.batches, self.witness, self.aside = list(state["batches"]), [], []
+        self.batches, self.witness = list(state["batches"]), []
+        self.aside = [(batch, []) for batch in state.get("aside", ())]
 
     def add(self, batch: Batch, params: list[Tensor], node: Node) -> None:
         """Take a batch whose loss, `node`, is going backward now, after dropping those whose gradients are gone."""
@@ -126,7 +129,7 @@ class Pending:
             if not batch.apart and any(held is batch for held in self.batches):  # no hook has stepped by it
                 # Nothing was added to what it leads to: torch.autograd.grad, to look at or to be put there by hand.
                 self.batches[:] = [held for held in self.batches if held is not batch]
-                self.aside.append((batch, [ref for ref, _ in before]))
+                self.aside[:] = [*self.aside[1 - HEAP :], (batch, [ref for ref, _ in before])]
             self._look_for_a_heap()
         self.remember(grads)
 
@@ -158,9 +161,16 @@ class Pending:
         return any(not batch.reached for batch in (*self.batches, *(batch for batch, _ in self.aside)))
 
     def take_what_was_put_there_by_hand(self, grads: list[Tensor]) -> None:
-        """Where there is no other batch, take those set aside, if no gradient is one of those that were there then."""
-        if self.aside and not any(ref() is g for _, refs in self.aside for ref in refs for g in grads):
-            self.batches[:] = [batch for batch, _ in self.aside]
+        """Where there is no other batch, take those set aside, if no gradient is one of those that were there then.
+
+        All of them: which were only looked at nobody can tell from those that are parts of one gradient.
+        """
+        if self.batches or not self.aside or any(ref() is g for _, refs in self.aside for ref in refs for g in grads):
+            return
+        if all(g.device.type == "cpu" and not bool(g.any()) for g in grads):  # cleared
+            return
+        self.batches[:] = [batch for batch, _ in self.aside]
+        self.aside.clear()
 
     def _look_for_a_heap(self) -> None:
         """Batches whose gradient another pass is to take to the weights are few; many are of another network."""

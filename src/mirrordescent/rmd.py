@@ -280,6 +280,7 @@ class RMD(SMD):
         grads = gradients(self._params())
         if not grads:
             return torch.tensor(0.0)
+        self._pending.take_what_was_put_there_by_hand(grads)
         total, factor = self._clip(grads, max_norm)
         self._pending.scale(factor)
         self._pending.remember(grads)
@@ -323,8 +324,7 @@ class RMD(SMD):
         grads = gradients(self._params())
         if self._pending and grads[0].device.type == "cpu":
             self._pending.drop_what_was_thrown_away(grads)
-        if not self._pending:
-            self._pending.take_what_was_put_there_by_hand(grads)
+        self._pending.take_what_was_put_there_by_hand(grads)
         if not self._pending and self._ranks.number == 1:
             # All 0: cleared in place, or a distributed checkpoint's way of making an optimizer's state.
             if not any(bool(g.any()) for g in grads):

@@ -197,8 +197,8 @@ class SMD(Optimizer):
             self.potential_of(group)
         state = super().state_dict()
         for group in state["param_groups"]:
-            # a scheduler may have left numbers of NumPy's
-            group.update({key: float(x) for key, x in group.items() if isinstance(x, float) and type(x) is not float})
+            # a scheduler may have left numbers of NumPy's, or of another library's
+            group.update({key: x.item() for key, x in group.items() if _is_foreign(x)})
         return state
 
     def _gather(self) -> list[Work]:
@@ -279,6 +279,11 @@ class SMD(Optimizer):
             if work.params:
                 apply(work)
         return loss
+
+
+def _is_foreign(x: object) -> bool:
+    """Whether it is one number of an array library's, and no tensor."""
+    return not isinstance(x, Tensor) and hasattr(x, "item") and getattr(x, "shape", None) == ()
 
 
 def _has_values(w: Tensor) -> bool:

@@ -231,6 +231,14 @@ def show_cleaned(
     if dropped or renamed:
         for told in _by_class(given, choice, names):
             out.print(told, highlight=False, markup=False)
+    if choice.spared:
+        spared = listed([repr(names[c]) for c in choice.spared])
+        out.print(
+            f"Every label of {spared} is flagged: these stay as they are. Look at them, and say with --decisions what "
+            "is to go.",
+            highlight=False,
+            markup=False,
+        )
     lost = [names[c] for c in given.unique().tolist() if not (choice.labels[choice.keep] == c).any()]
     if lost:
         out.print(f"No sample is left of {', '.join(lost)}.", highlight=False, markup=False)

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 import mirrordescent as md
@@ -160,9 +161,15 @@ def _learnt(
     run: Run, data: Data, asked: Asked, keeping: Keeping, place: Place, watch: Watch | None
 ) -> tuple[Record, md.Audit]:
     """The run with which the fewest classes are given up, and its audit: the first with none, if there is one."""
-    tried = []
+    tried: list[tuple[Record, md.Audit]] = []
     for memory in _longer(run.memory):
-        record = _not_diverged(dataclasses.replace(run, memory=memory), data, asked, keeping, place, watch)
+        try:
+            record = _not_diverged(dataclasses.replace(run, memory=memory), data, asked, keeping, place, watch)
+        except RunError:
+            if not tried:
+                raise
+            break
+        run = record.run  # with the step that it took
         tried.append((record, audit_alone(record, data.class_names)))
         if not tried[-1][1].unlearnt:
             break
@@ -200,13 +207,18 @@ def _second(run: Run, data: Data, keeping: Keeping) -> tuple[Work, Tensor] | tup
 
 
 def _check(second: Record, part: Data, found: md.Audit, others: Tensor, place: Place) -> Check:
-    """What the second network says about labels that it has not seen, and the first one about the same."""
-    probabilities, given = outputs_of(second, part, place).double().softmax(1).cpu(), part.test_targets
-    taken = probabilities.argmax(1)
+    """What the second network says about labels that it has not seen, and the first one about the same.
+
+    Of classes that were not learnt both say nothing.
+    """
+    given = part.test_targets
+    learnt = ~torch.isin(given, torch.tensor(found.unlearnt, dtype=given.dtype))
+    probabilities = outputs_of(second, part, place).double().softmax(1).cpu()[learnt]
+    given, taken = given[learnt], probabilities.argmax(1)
     contradicted = float((taken != given).double().mean())
     most = beyond_chance(given, given)  # of a few labels even agreement with all may be chance
     beyond = None if most is None or most < LEARNT else beyond_chance(taken, given)
-    there = float(found.wrong[others].mean())
+    there = float(found.wrong[others[learnt]].mean())
     return Check(contradicted, share_wrong(probabilities, given), found.noise, beyond, there)
 
 

@@ -31,7 +31,6 @@ from mirrordescent.lab.data.whole import Whole
 from mirrordescent.lab.engine import all_trained
 from mirrordescent.lab.job import given_labels
 from mirrordescent.lab.loop import Keeping, Watch
-from mirrordescent.lab.names import listed
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record
 from mirrordescent.lab.runs import Run
@@ -82,10 +81,11 @@ class Cleaning:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which samples stay, and with which labels."""
+    """Which samples stay, and with which labels. spared: classes that stay because nothing would be left of them."""
 
     keep: Tensor  # (n,), bool
     labels: Tensor  # (n,)
+    spared: tuple[int, ...] = ()
 
 
 def labels_of(whole: Whole, asked: Asked) -> Tensor:
@@ -110,14 +110,7 @@ def clean(
             f"{audited.whole.data.name}: a network tells the classes apart no better than chance, so nothing can be "
             "cleaned by it; --decisions takes what you decide yourself"
         )
-    choice = in_rounds(audited, audited.found, audited.whole.data, asked, cleaning, keeping, place, watch)
-    names, left = audited.whole.class_names, set(choice.labels[choice.keep].tolist())
-    if gone := [repr(names[c]) for c in audited.found.given.unique().tolist() if c not in left]:
-        raise DataError(
-            f"{audited.whole.data.name}: no sample of {listed(gone)} would be left, so it is not cleaned; look at what "
-            "is flagged there (rmd audit), and say what is to go with --decisions"
-        )
-    return choice
+    return in_rounds(audited, audited.found, audited.whole.data, asked, cleaning, keeping, place, watch)
 
 
 def changes(choice: Choice, given: Tensor, whole: Whole) -> str:
@@ -154,7 +147,14 @@ def in_rounds(
         keep, labels = choice.keep.clone(), choice.labels.clone()
         keep[rows], labels[rows] = next_one.keep, next_one.labels
         choice = Choice(keep, labels)
-    return choice
+    return _sparing(choice, found.given)
+
+
+def _sparing(choice: Choice, given: Tensor) -> Choice:
+    """The same, but classes of which nothing would be left stay as they are: that is for a person to decide."""
+    spared = given.unique()[~torch.isin(given.unique(), choice.labels[choice.keep])]
+    here = torch.isin(given, spared)
+    return Choice(choice.keep | here, torch.where(here, given, choice.labels), tuple(spared.tolist()))
 
 
 def _again(

@@ -169,12 +169,17 @@ def _numbers(name: str, part: Part, cells: list[Cell], notes: list[str]) -> Tens
 
 
 def _filler(values: Tensor) -> float | None:
-    """A number of nines, as -999, in place of missing ones: several times, and further off than all others span."""
+    """A number of nines, as -999, in place of missing ones: several times, and further off than all others span.
+
+    A positive one has to have three: 99 is a price, an age, a percentage, or a year.
+    """
     present = values[~values.isnan()]
     for end in present.aminmax() if len(present) else ():
         others = present[present != end]
         nines = str(abs(int(end))) if float(end).is_integer() else ""
-        if len(nines) < 2 or set(nines) != {"9"} or len(others) < 2 or len(present) - len(others) < FILLERS:
+        if set(nines) != {"9"} or len(nines) < (2 if end < 0 else 3):
+            continue
+        if not FILLERS <= len(present) - len(others) < len(others):
             continue
         span = others.max() - others.min()
         if (others - end).abs().min() > span > 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,8 +18,14 @@ SPACED = re.compile(f"\\d{{1,3}}(?:[{SPACES}]\\d{{3}})+(?!\\d)")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
 DECIMAL = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+),\d+")
 POINTS = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
-UNIT = re.compile(f"(.*\\d.*?)[{SPACES}]*([^\\W\\d_]{{1,6}}[²³]?)")  # 2.5 kg; letters behind a number
-FACTORS = frozenset({"bn", "mn", "mio"})  # 5 bn is no 5, and 12a not 12: units only where all numbers have them
+UNIT = re.compile(f"(.*[\\d.%)])[{SPACES}]*([^\\W\\d_]{{1,6}}[²³]?)")  # 2.5 kg: letters behind a number
+LONGEST = 40  # characters of a number with its unit
+# Units that people leave out here and there. Of others behind some of the numbers nobody can say what they do: 5 bn is
+# no 5, 90 CR is -90, 300 BC, 9 pm and 12a are no numbers.
+MASSES, LENGTHS = ("kg", "mg", "lb", "lbs", "oz"), ("km", "cm", "mm", "mi", "ft", "inch", "mph")
+AREAS, VOLUMES = ("km²", "m²", "cm²", "ft²"), ("m³", "cm³", "ml", "cl")
+TIMES, POWERS = ("sec", "min", "hr", "hrs", "day", "days", "yr", "yrs", "year", "years"), ("kw", "kwh")
+MEASURES = frozenset((*MASSES, *LENGTHS, *AREAS, *VOLUMES, *TIMES, *POWERS))
 CODE = re.compile(r"[+-]?0\d")  # 007 is no number that somebody has measured
 NEARLY_ALL = 0.9  # a column of numbers may hold a few cells that are none ("unknown")
 
@@ -77,23 +84,27 @@ def reading(cells: Sequence[str], *, semicolons: bool) -> Reading | None:
 
 
 def _unit(cells: Sequence[str]) -> str:
-    """What stands behind numbers, in small letters, where it is the same everywhere; else nothing."""
+    """What stands behind numbers, in small letters, and nearly everywhere the same; else nothing."""
     if not any(cell[:1].isdigit() or cell[:1] in f"+-.({SIGNS}" for cell in cells[:100]):
         return ""
-    found = [match for cell in cells if not is_number(cell) and (match := UNIT.fullmatch(cell.strip(SPACES)))]
-    units = {match[2].lower() for match in found}
-    if len(units) != 1:
+    found = [match for cell in cells if (match := _with_unit(cell)) is not None]
+    if not found or any(CODE.match(match[1]) for match in found):
         return ""
-    unit = units.pop()
-    doubtful = unit in FACTORS or len(unit) == 1
-    if (doubtful and len(found) < len(cells)) or any(CODE.match(match[1]) for match in found):
+    unit, count = Counter(match[2].lower() for match in found).most_common(1)[0]
+    if count < NEARLY_ALL * len(found):
         return ""
-    return unit
+    return unit if unit in MEASURES or not any(is_number(_bare(cell)) for cell in cells) else ""
 
 
 def _without(cell: str, unit: str) -> str:
-    found = UNIT.fullmatch(cell.strip(SPACES)) if unit and not is_number(cell) else None
+    found = _with_unit(cell) if unit else None
     return found[1] if found is not None and found[2].lower() == unit else cell
+
+
+def _with_unit(cell: str) -> re.Match[str] | None:
+    """A number and the letters behind it."""
+    text = cell.strip(SPACES)
+    return UNIT.fullmatch(text) if len(text) <= LONGEST and not is_number(text) else None
 
 
 def is_number(text: str) -> bool:

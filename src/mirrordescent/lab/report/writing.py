@@ -230,10 +230,11 @@ def needs_matplotlib() -> Iterator[None]:
 def _against_lam(pictures: ModuleType, task: Task, ending: str, look: dict[str, Any]) -> Picture | None:
     kind = pictures.quantity(task.lines)
     lines = [line for line in task.lines if f"test_{kind}" in line.figures]
-    if len({line.lam for line in lines if line.lam is not None and line.lam < math.inf}) < 2:
-        return None
     kept = {line.method for line in best_of_each_method(lines, METHODS)}
     shown = [line for line in lines if line.method in kept]
+    placed = [line for line in shown if line.lam is not None and line.lam < math.inf]
+    if len({line.lam for line in placed}) < 2:
+        return None
     best = [line for line in lines if line.best] or [max(lines, key=lambda line: line.score)]
     figure = best[0].figures[f"test_{kind}"]
     value = f"{100 * figure.mean:.2f} %" if kind == "accuracy" else f"loss {figure.mean:.4g}"
@@ -243,7 +244,7 @@ def _against_lam(pictures: ModuleType, task: Task, ending: str, look: dict[str, 
         caption.append("Training accuracy (dashed) is on the labels as given.")
     if any("wrong_fitted" in line.figures for line in shown):
         caption.append("Where the dashed line nears 100 %, the wrong labels have been learnt as well.")
-    if len({line.records[0].run.algorithm == "weight-decay" for line in shown if line.lam is not None}) > 1:
+    if len({line.records[0].run.algorithm == "weight-decay" for line in placed}) > 1:
         caption.append("Weight decay's λ weighs the sum over the data set, RMD's the loss of a batch; small is strong.")
     if any(line.lam is None for line in shown):
         caption.append("Methods without λ are horizontal lines.")
