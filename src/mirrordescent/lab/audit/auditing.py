@@ -209,15 +209,14 @@ def _second(run: Run, data: Data, keeping: Keeping) -> tuple[Work, Tensor] | tup
 def _check(second: Record, part: Data, found: md.Audit, others: Tensor, place: Place) -> Check:
     """What the second network says about labels that it has not seen, and the first one about the same.
 
-    Of classes that were not learnt both say nothing.
+    Whether it has learnt anything, all of them tell; how many are wrong, those of classes that were learnt.
     """
-    given = part.test_targets
-    learnt = ~torch.isin(given, torch.tensor(found.unlearnt, dtype=given.dtype))
-    probabilities = outputs_of(second, part, place).double().softmax(1).cpu()[learnt]
-    given, taken = given[learnt], probabilities.argmax(1)
-    contradicted = float((taken != given).double().mean())
+    probabilities, given = outputs_of(second, part, place).double().softmax(1).cpu(), part.test_targets
     most = beyond_chance(given, given)  # of a few labels even agreement with all may be chance
-    beyond = None if most is None or most < LEARNT else beyond_chance(taken, given)
+    beyond = None if most is None or most < LEARNT else beyond_chance(probabilities.argmax(1), given)
+    learnt = ~torch.isin(given, torch.tensor(found.unlearnt, dtype=given.dtype))
+    probabilities, given = probabilities[learnt], given[learnt]
+    contradicted = float((probabilities.argmax(1) != given).double().mean())
     there = float(found.wrong[others[learnt]].mean())
     return Check(contradicted, share_wrong(probabilities, given), found.noise, beyond, there)
 
