@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from mirrordescent.ranks import Ranks
+from mirrordescent.sharded import own_part
 
 HEAP = 64  # batches
 
@@ -232,7 +233,8 @@ def _leads_to(node: Node, params: list[Tensor]) -> bool:
 
 
 def _row(g: Tensor) -> Tensor:
-    """The first few elements: enough to see that a gradient was set to 0, and no work."""
+    """The first few elements, of a sharded one this rank's: enough to see that it was set to 0, and no work."""
+    g = own_part(g)
     while g.dim() > 1 and g.numel():
         g = g[0]
     return g[:1024] if g.dim() else g
