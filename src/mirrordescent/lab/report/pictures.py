@@ -155,7 +155,7 @@ def curves(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
     _level_axis(above, kind, "test accuracy (%)" if kind == "accuracy" else "test loss")
     _level_axis(below, kind, "training labels (%)" if kind == "accuracy" else "train loss")
     below.set_xlabel("epoch")
-    below.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
+    below.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1, steps=[1, 2, 5, 10]))
     styles = [style_entry("--", "train accuracy, labels as given"), style_entry(":", "wrong labels learnt")]
     legend(figure, [*(entry(look[line.method], line.title) for line in lines), *(styles if wrong else [])])
     return figure

@@ -78,7 +78,7 @@ def curves(rows: Sequence[Row]) -> Figure:
         panels[1].set_ylabel("AUROC of z")
     panels[-1].set_xlabel("epoch")
     panels[-1].set_xlim(left=0)
-    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
+    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1, steps=[1, 2, 5, 10]))
     legend(figure, [_entry(LOOKS[row.method], row.title) for row in best])
     return figure
 
