@@ -207,3 +207,57 @@ def test_weights_are_looked_at_once_after_a_change_of_potential(copied: bool, mo
         w.grad = torch.ones(2)
         optimizer.step()
     assert len(looks) == once
+
+
+class Tilted(md.Potential):
+    """½ Σ h_k w_k², as a user might write it: with factors that go with rows."""
+
+    def __init__(self, h: Tensor) -> None:
+        self.h = h  # (rows, 1)
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return self.h * w * w / 2
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return self.h * w
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        return dual / self.h
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        return w + delta / self.h
+
+
+class Alike(Tilted):
+    """The same, which says that all weights are alike."""
+
+    uniform = True
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (600, 600)])
+def test_a_users_potential_sees_tensors_as_they_are(shape: tuple[int, int]) -> None:
+    """Neither joined nor in pieces, unless its class says that this makes no difference."""
+    torch.manual_seed(0)
+    h = torch.rand(shape[0], 1) + 0.5
+    params = [nn.Parameter(torch.randn(shape)) for _ in range(2)]
+    before = [w.detach().clone() for w in params]
+    for w in params:
+        w.grad = torch.randn(shape)
+    md.SMD(params, lr=0.1, potential=Tilted(h)).step()
+    for w, start in zip(params, before, strict=True):
+        assert w.grad is not None
+        torch.testing.assert_close(w.detach(), start - 0.1 * w.grad / h)
+    assert (Tilted(h).uniform, Alike(h).uniform) == (False, True)
+
+
+def test_a_group_may_be_given_to_several_optimizers() -> None:
+    """What an optimizer fills in is not the caller's."""
+    mine, other = (md.Convex(function, name="mine") for function in (lambda w: w**4 + w**2, lambda w: w**2))
+    group = {"params": [nn.Parameter(torch.ones(2))], "potential": mine}
+    md.SMD([group], lr=0.1)
+    assert group["potential"] is mine
+    assert "lr" not in group
+    second = md.SMD([{"params": [nn.Parameter(torch.ones(2))], "potential": other}], lr=0.2)
+    second.add_param_group(group)
+    assert [second.potential_of(held) for held in second.param_groups] == [other, mine]
+    assert second.param_groups[1]["lr"] == 0.2
