@@ -132,7 +132,7 @@ class Auxiliary:
             _add(self.values, where, slope, -rate)
         else:
             _add(m.mul_(keep), where, slope, 1)
-            self.values.sub_(m * rate) if isinstance(rate, Tensor) else self.values.sub_(m, alpha=rate)
+            _add(self.values, None, m, -rate)
 
     @torch.inference_mode(False)  # a validation may be what finds the model elsewhere, and z has to be written to later
     def to(self, device: torch.device | str) -> Auxiliary:
@@ -184,9 +184,9 @@ class Auxiliary:
 
 def _add(to: Tensor, where: Tensor | None, change: Tensor, factor: float | Tensor) -> None:
     """Add factor · change in place at `where`, duplicates adding up, or everywhere."""
+    if isinstance(factor, Tensor):
+        change, factor = change * factor, 1
     if where is None:
-        to.add_(change * factor)
-    elif isinstance(factor, Tensor):
-        to.index_add_(0, where, change * factor)
+        to.add_(change, alpha=factor)
     else:
         to.index_add_(0, where, change, alpha=factor)

@@ -112,10 +112,12 @@ def audit_whole(whole: Whole, asked: Asked, keeping: Keeping, place: Place, *, w
 
 def works_of(whole: Whole, asked: Asked, keeping: Keeping) -> list[Work]:
     """What such an audit trains first, so that those of several audits can be trained side by side before them."""
-    keeping = _apart(keeping, whole)
-    run = run_for(whole.data, whole.source.data, asked)
-    second = None if asked.no_check else _second(run, whole.data, keeping)[0]
-    return [Work(run, whole.data, keeping.root), *([] if second is None else [second])]
+    return _works(run_for(whole.data, whole.source.data, asked), whole.data, asked, _apart(keeping, whole))
+
+
+def _works(run: Run, data: Data, asked: Asked, keeping: Keeping) -> list[Work]:
+    second = None if asked.no_check else _second(run, data, keeping)[0]
+    return [Work(run, data, keeping.root), *([] if second is None else [second])]
 
 
 def _apart(keeping: Keeping, whole: Whole) -> Keeping:
@@ -137,9 +139,8 @@ def audit_labels(
     does not help. Where a class is given up it begins again with a longer memory. The share of wrong labels is what the
     run says, moved half the way to what the check says.
     """
-    second, _ = (None, None) if asked.no_check else _second(run, data, keeping)
-    if second is not None and place.resolved.type == "cuda":
-        all_trained([Work(run, data, keeping.root), second], keeping, place, watch=watch)
+    if place.resolved.type == "cuda":
+        all_trained(_works(run, data, asked, keeping), keeping, place, watch=watch)
     record, found = _learnt(run, data, asked, keeping, place, watch)
     forget_check(record.folder)
     second, others = (None, None) if asked.no_check else _second(record.run, data, keeping)

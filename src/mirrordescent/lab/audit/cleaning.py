@@ -152,7 +152,8 @@ def in_rounds(
 
 def _sparing(choice: Choice, given: Tensor) -> Choice:
     """The same, but classes of which nothing would be left stay as they are: that is for a person to decide."""
-    spared = given.unique()[~torch.isin(given.unique(), choice.labels[choice.keep])]
+    classes = given.unique()
+    spared = classes[~torch.isin(classes, choice.labels[choice.keep])]
     here = torch.isin(given, spared)
     return Choice(choice.keep | here, torch.where(here, given, choice.labels), tuple(spared.tolist()))
 

@@ -125,7 +125,7 @@ def against_lam(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
         _lam_axis(axes, sorted({line.lam for line in part if line.lam is not None}))
         axes.set_xlabel("λ (small: more regularization; log axis)" if len(parts) == 1 else "λ (log axis)")
         if len(parts) > 1:
-            axes.set_title("weight decay" if _decays(part[0]) else "RMD", loc="left")
+            axes.set_title("weight decay" if part[0].decays else "RMD", loc="left")
     _level_axis(grid[0, 0], kind, f"{kind} (%)" if kind == "accuracy" else "loss")
     methods = [entry(look[method], method, marker=True) for method in dict.fromkeys(line.method for line in lines)]
     legend(figure, [*methods, style_entry("-", "test set"), style_entry("--", "training set")])
@@ -134,11 +134,7 @@ def against_lam(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
 
 def _of(lines: Sequence[Line], *, decay: bool) -> list[Line]:
     """Those with a finite λ, weight decay's or the others'."""
-    return [line for line in lines if line.lam is not None and line.lam < math.inf and _decays(line) == decay]
-
-
-def _decays(line: Line) -> bool:
-    return line.records[0].run.algorithm == "weight-decay"
+    return [line for line in lines if line.lam is not None and line.lam < math.inf and line.decays == decay]
 
 
 def curves(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
@@ -154,8 +150,7 @@ def curves(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
             curve(below, record, "wrong_fitted", look[line.method], ":", width * 1.3)
     _level_axis(above, kind, "test accuracy (%)" if kind == "accuracy" else "test loss")
     _level_axis(below, kind, "training labels (%)" if kind == "accuracy" else "train loss")
-    below.set_xlabel("epoch")
-    below.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1, steps=[1, 2, 5, 10]))
+    epoch_axis(below)
     styles = [style_entry("--", "train accuracy, labels as given"), style_entry(":", "wrong labels learnt")]
     legend(figure, [*(entry(look[line.method], line.title) for line in lines), *(styles if wrong else [])])
     return figure
@@ -233,6 +228,12 @@ def stacked(count: int, height: float) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(WIDTH, 0.5 + height * count), layout="constrained")
     grid = figure.subplots(count, 1, sharex=True, squeeze=False)
     return figure, list(grid.flat)
+
+
+def epoch_axis(axes: Axes) -> None:
+    """Epochs, at round numbers."""
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1, steps=[1, 2, 5, 10]))
 
 
 def _against_lam(axes: Axes, lines: Sequence[Line], key: str, style: Style, look: Look) -> None:

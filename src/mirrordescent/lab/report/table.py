@@ -104,6 +104,11 @@ class Line:
         return self.method if self.lam is None else f"{self.method}, λ = {self.lam:g}"
 
     @property
+    def decays(self) -> bool:
+        """Whether it is weight decay, whose λ weighs another sum than RMD's."""
+        return self.records[0].run.algorithm == "weight-decay"
+
+    @property
     def finished(self) -> bool:
         """Whether the figures are those of runs that are done."""
         return any(record.status == "done" for record in self.counted)

@@ -244,7 +244,7 @@ def _against_lam(pictures: ModuleType, task: Task, ending: str, look: dict[str, 
         caption.append("Training accuracy (dashed) is on the labels as given.")
     if any("wrong_fitted" in line.figures for line in shown):
         caption.append("Where the dashed line nears 100 %, the wrong labels have been learnt as well.")
-    if len({line.records[0].run.algorithm == "weight-decay" for line in placed}) > 1:
+    if len({line.decays for line in placed}) > 1:
         caption.append("Weight decay's λ weighs the sum over the data set, RMD's the loss of a batch; small is strong.")
     if any(line.lam is None for line in shown):
         caption.append("Methods without λ are horizontal lines.")

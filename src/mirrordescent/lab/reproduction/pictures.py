@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from mirrordescent.lab import paper
 from mirrordescent.lab.report.page import PAPER
-from mirrordescent.lab.report.pictures import LOOKS, WIDTH, Look, curve, legend, stacked
+from mirrordescent.lab.report.pictures import LOOKS, WIDTH, Look, curve, epoch_axis, legend, stacked
 from mirrordescent.lab.reproduction.comparison import METHODS, Row, leaders
 
 FAINT = 0.45  # the settings that are not the best
@@ -76,9 +76,8 @@ def curves(rows: Sequence[Row]) -> Figure:
     panels[0].set_ylabel("test accuracy (%)")
     if len(panels) > 1:
         panels[1].set_ylabel("AUROC of z")
-    panels[-1].set_xlabel("epoch")
+    epoch_axis(panels[-1])
     panels[-1].set_xlim(left=0)
-    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1, steps=[1, 2, 5, 10]))
     legend(figure, [_entry(LOOKS[row.method], row.title) for row in best])
     return figure
 
