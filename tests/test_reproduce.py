@@ -6,6 +6,7 @@ import dataclasses
 import html
 import itertools
 import json
+import math
 import random
 import re
 import shutil
@@ -499,3 +500,12 @@ def test_side_by_side_is_for_a_gpu(tmp_path: Path) -> None:
 def test_the_papers_figures_are_packed_with_the_library() -> None:
     held = json.loads((Path(paper.__file__).parent / "paper.json").read_text())
     assert {int(level) for level in held} == set(paper.TABLES)
+
+
+def test_weight_decay_forgets_its_start_six_times_or_has_300_epochs() -> None:
+    runs = runs_of("all", methods=["weight-decay"])
+    assert len(runs) == 12
+    for run in runs:
+        assert run.lam is not None
+        left = (1 - run.lr / (run.lam * 50_000)) ** (run.epochs * (50_000 // run.batch_size))  # of the start, by decay
+        assert run.epochs == 300 or (run.epochs < 300 and left < 1.01 * math.exp(-6))
