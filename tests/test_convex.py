@@ -198,3 +198,19 @@ def test_what_is_no_convex_function_of_one_weight_is_refused(make: Callable[[], 
 )
 def test_a_slope_that_rounding_makes_flat_is_no_flat_slope(function: Callable[[Tensor], Tensor]) -> None:
     assert float(md.Convex(function).gradient(torch.tensor([1.0]))) > 0
+
+
+@pytest.mark.parametrize("psi", [md.Convex(lambda w: w**2 / 2 + w**4), md.L2() + md.Convex(lambda w: w**2 + w**4)])
+def test_inference_mode_changes_nothing(psi: md.Potential) -> None:
+    w, other = torch.randn(2, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def all_of_it(w: Tensor, other: Tensor) -> list[Tensor]:
+        return [psi.divergence(w, other), psi.gradient(w), psi.inverse(other), psi.step(w, other)]
+
+    expected = all_of_it(w, other)
+    with torch.inference_mode():
+        inside = all_of_it(w.clone(), other.clone())  # tensors of inference mode
+        outside = all_of_it(w, other)
+        md.Convex(lambda w: w**2 / 2 + w**4)  # is looked at when it is made
+    assert all(map(torch.equal, expected, inside))
+    assert all(map(torch.equal, expected, outside))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,3 +118,10 @@ def test_an_index_that_is_no_number_of_the_samples_is_told(own: Any) -> None:
     data = md.Indexed(Items([{"x": 1, "index": own}]))
     with pytest.raises(ValueError, match=r"key 'index' of its own .* give it another name"):
         data[0]
+
+
+def test_any_mapping_gets_the_key() -> None:
+    items = [UserDict(x=1.0, y=0), UserDict(x=2.0, y=1)]  # as tokenizers give them
+    assert md.Indexed(Items(items))[1] == {"x": 2.0, "y": 1, "index": 1}
+    with pytest.raises(ValueError, match="key 'index' of its own"):
+        md.Indexed(Items([UserDict(index=7)]))[0]

@@ -183,8 +183,8 @@ class Convex(Potential):
 
     def _gradient(self, w: Tensor) -> Tensor:
         differentiable = torch.is_grad_enabled() and w.requires_grad
-        with torch.enable_grad():
-            x = wide(w) if differentiable else wide(w).detach().requires_grad_()
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            x = wide(w) if differentiable else _leaf(wide(w))
             (gradient,) = torch.autograd.grad(self.function(x).sum(), x, create_graph=differentiable)
         return gradient.to(w.dtype)
 
@@ -199,3 +199,8 @@ class Convex(Potential):
 
 def _numbers(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device="cpu")
+
+
+def _leaf(w: Tensor) -> Tensor:
+    """The same numbers, to differentiate by; those of inference mode cannot be, and are copied."""
+    return (w.clone() if w.is_inference() else w.detach()).requires_grad_()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from typing import Any, cast
 
 from torch.utils.data import Dataset, IterableDataset
@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, IterableDataset
 class Indexed(Dataset[Any]):
     """The dataset with each item's index appended: `(x, y)` becomes `(x, y, index)`.
 
-    A dict gets the key "index" (its own must say the same), a named tuple becomes a plain one, and any other item
+    A dict or another mapping becomes a dict with the key "index" (its own must say the same), a named tuple becomes a plain one, and any other item
     `(item, index)`. The index is the position in *this* dataset,
     so wrap what you train on (a `Subset`, not the set it was cut from; a `ConcatDataset`, not its parts, which each
     count from 0), and pass `num_samples=len(dataset)` to RMD.
@@ -64,7 +64,7 @@ def _is(own: Any, index: int) -> bool:
 
 
 def _append(item: Any, index: int) -> Any:
-    if isinstance(item, dict):
+    if isinstance(item, Mapping):
         own = item.get("index", index)
         if not _is(own, index):
             told = f"sample {index} has a key 'index' of its own ({own!r:.40}), which would be lost"

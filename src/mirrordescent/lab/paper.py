@@ -68,9 +68,9 @@ def paper_sgd(corruption: int, seed: int = 0) -> Run:
 def paper_decay(corruption: int, lam: float, seed: int = 0) -> Run:
     """Weight decay as the paper ran it, but not for longer than its weights remember, and with a tenth of its patience.
 
-    A step leaves 1 - lr/(λn) of the weights, so that they forget their start over λ·128/lr epochs: 15 for the smallest of
-    these λ, 128 for the largest. Six times that, in whole tens, and 300 at most; the smallest λ with 40 % redrawn would
-    need more, as its decay works against the first steps away from a start near zero.
+    A step leaves 1 - lr/(λn) of the weights, so that they forget their start over λ·128/lr epochs: 15 for the smallest
+    of these λ, 128 for the largest. Six times that, in whole tens, and 300 at most; the smallest λ with 40 % redrawn
+    would need more, as its decay works against the first steps away from a start near zero.
     """
     settings = {"algorithm": "weight-decay", "lam": lam, "lr": 0.01, "patience": 50}
     run = Run.from_dict({**_common(corruption, seed), **settings})
