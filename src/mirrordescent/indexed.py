@@ -12,8 +12,8 @@ from torch.utils.data import Dataset, IterableDataset
 class Indexed(Dataset[Any]):
     """The dataset with each item's index appended: `(x, y)` becomes `(x, y, index)`.
 
-    A dict or another mapping becomes a dict with the key "index" (its own must say the same), a named tuple becomes a plain one, and any other item
-    `(item, index)`. The index is the position in *this* dataset,
+    A dict or another mapping becomes a dict with the key "index" (its own must say the same), a named tuple becomes a
+    plain one, and any other item `(item, index)`. The index is the position in *this* dataset,
     so wrap what you train on (a `Subset`, not the set it was cut from; a `ConcatDataset`, not its parts, which each
     count from 0), and pass `num_samples=len(dataset)` to RMD.
 
