@@ -280,3 +280,31 @@ def test_a_checkpoint_with_z_and_no_trace_is_audited_by_z(tmp_path: Path) -> Non
     state["job"].pop("notes")
     save_checkpoint(record.folder, state)
     assert audit_of_run(record.folder).probabilities is None
+
+
+@pytest.mark.parametrize("kind", ["reversed", "big-endian", "object", "unsigned"])
+def test_labels_of_any_array_of_whole_numbers_are_taken(kind: str) -> None:
+    y = torch.randint(3, (60,), generator=torch.Generator().manual_seed(0))
+    trace = md.Trace(60, 3)
+    trace(torch.randn(60, 3, generator=torch.Generator().manual_seed(1)), y, torch.arange(60))
+    arrays: dict[str, Any] = {
+        "reversed": y.flip(0).numpy()[::-1],
+        "big-endian": y.numpy().astype(">i8"),
+        "object": y.numpy().astype(object),
+        "unsigned": y.numpy().astype(np.uint64),
+    }
+    assert torch.equal(md.audit(trace, arrays[kind]).score, md.audit(trace, y).score)
+
+
+def test_an_audit_does_not_follow_the_default_device() -> None:
+    y = torch.randint(3, (60,), generator=torch.Generator().manual_seed(0))
+    optimizer = md.RMD([torch.nn.Parameter(torch.zeros(2))], lr=0.1, lam=1.0, num_samples=60)
+    optimizer.aux.values.copy_(torch.cat([torch.randn(50) * 0.1, 5 + torch.randn(10) * 0.1]))
+    here = md.audit(optimizer, y)
+    torch.set_default_device("meta")
+    try:
+        there = md.audit(optimizer, y.tolist())
+        assert torch.equal(there.rank, here.rank)
+    finally:
+        torch.set_default_device(None)
+    assert torch.equal(there.score, here.score)

@@ -50,10 +50,23 @@ def test_what_has_no_such_size_is_told() -> None:
         md.step_size(w, md.Quadratic(torch.ones(2, 2)))
     with pytest.raises(ValueError, match=r"under q=300\.0 no lr is like 0\.1: ψ'' is 0 at weights of 0\.05"):
         md.step_size(w, "q=300")
-    with pytest.raises(ValueError, match="no lr is like"):
+    with pytest.raises(ValueError, match="the weights are all 0"):
         md.step_size([torch.zeros(2, 2)], "q=3")
     with pytest.raises(ValueError, match="sgd_lr must be > 0 and finite, got 0"):
         md.step_size(w, "l2", 0)
     with pytest.raises(TypeError, match=r"sgd_lr must be a number, got '0\.1'"):
         md.step_size(w, "l2", "0.1")  # type: ignore[arg-type]
     assert md.step_size(w, 2 * md.L2(), 0.2) == 0.4
+
+
+@pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2))])
+def test_a_model_in_place_of_its_parameters_is_refused_with_the_remedy(model: torch.nn.Module) -> None:
+    with pytest.raises(TypeError, match=r"model\.parameters\(\)"):
+        md.step_size(model, "linf")  # type: ignore[arg-type]
+
+
+def test_weights_of_0_have_no_usual_size() -> None:
+    w = torch.zeros(3, 3)
+    with pytest.raises(ValueError, match="all 0"):
+        md.step_size([w], "linf")
+    assert md.step_size([w], "l2", sgd_lr=0.1) == pytest.approx(0.1)  # whose curvature is the same everywhere

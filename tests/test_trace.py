@@ -162,3 +162,26 @@ def test_labels_may_be_of_any_integer_type(dtype: torch.dtype) -> None:
     assert torch.equal(one.margins, other.margins)
     losses = [md.EarlyLearning(4, 3)(logits, held, index) for held in (labels, labels.to(dtype))]
     assert torch.equal(*losses)
+
+
+@pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
+def test_a_trace_in_a_model_that_becomes_narrow_still_counts(narrow: torch.dtype) -> None:
+    plain, held = md.Trace(2, 2), md.Trace(2, 2)
+    model = torch.nn.Sequential(held).to(narrow)
+    for k in range(300):  # which bfloat16 cannot count beyond 256
+        logits = torch.tensor([[0.01 * k, 1.0]])
+        for trace in (plain, held):
+            trace(logits, torch.tensor([0]), torch.tensor([1]))
+    assert model[0] is held
+    for name, kept in plain.state_dict().items():
+        assert torch.equal(held.state_dict()[name], kept)
+        assert held.state_dict()[name].dtype == kept.dtype
+
+
+def test_the_default_type_is_not_a_traces() -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert md.Trace(2, 2).visits.dtype == torch.float32
+    finally:
+        torch.set_default_dtype(before)

@@ -88,7 +88,7 @@ class Audit:
     def rank(self) -> Tensor:
         """Each sample's place in that order, from 1 on."""
         rank = torch.empty_like(self.given)
-        rank[self.order] = torch.arange(1, len(self) + 1)
+        rank[self.order] = torch.arange(1, len(self) + 1, device=rank.device)
         return rank
 
     @property
@@ -194,9 +194,10 @@ def audit(
 ) -> Audit:
     """How suspicious each training label is, from a run that was trained on them.
 
-    source: an RMD optimizer with its `labels` and, for more than z alone, the `trace` that was kept beside it; or a
-        trace with the labels, whatever the optimizer was; or a run of the lab: its record, its folder, or the run. If
-        `rmd audit` checked it by a second network, that counts here too.
+    source: an RMD optimizer with its `labels` and the `trace` that was kept beside it; or a trace with the labels,
+        whatever the optimizer was; or a run of the lab: its record, its folder, or the run. If `rmd audit` checked it
+        by a second network, that counts here too. An optimizer without a trace has z alone: that ranks the labels, but
+        where wrong ones are not a hill of their own it takes most of them for right ones.
     labels: (n,), the classes that were trained on; a run has its own.
     class_names: for the table.
     Raises ValueError where lengths or classes do not fit, TypeError for another source.
@@ -270,7 +271,9 @@ def _as_tensor(labels: Tensor | Sequence[int]) -> Tensor:
     if not isinstance(labels, Tensor) and hasattr(labels, "to_numpy"):  # a column counts from where it likes
         labels = labels.to_numpy()
     try:
-        return labels if isinstance(labels, Tensor) else torch.tensor(labels)
+        if not isinstance(labels, Tensor) and hasattr(labels, "tolist") and len(labels):
+            labels = labels.tolist()  # views, byte orders and types of numpy's that torch does not take
+        return labels if isinstance(labels, Tensor) else torch.tensor(labels, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise ValueError("labels must be the numbers of classes, from 0 on; give their names as class_names") from None
 

@@ -21,6 +21,8 @@ class RejectedSamplesError(ValueError, IndexError):
 class Auxiliary:
     """z, one scalar per training sample: how far the sample is from what the model makes of it.
 
+    The larger, the worse the label fits; with `root=` z has the residual's sign, and its size is what counts.
+
     values: z, of shape (num_samples,), float32, or float64 where the optimizer was made with float64 parameters. It is
     written in place; only a model that has moved to another device makes a new one.
 

@@ -21,7 +21,9 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
 
     params: a model's, at its start, as an optimizer takes them; u is the root mean square of those with more than one
     dimension (all, if none has). λ scales with lr, as z settles over λ/lr epochs: where 2 suits lr = 0.1, it is 20 lr.
-    Raises ValueError for a potential in which weights depend on each other, and where ψ'' is beyond what numbers hold.
+    One size stands for all layers: where they differ by much (an embedding beside convolutions), ask for each group.
+    Raises ValueError for a potential in which weights depend on each other, for weights that are all 0, and where ψ''
+    is beyond what numbers hold.
 
     >>> import torch, mirrordescent as md
     >>> model = torch.nn.Linear(100, 10)
@@ -31,6 +33,8 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
     if not 0 < number("sgd_lr", sgd_lr) < math.inf:
         raise ValueError(f"sgd_lr must be > 0 and finite, got {sgd_lr}")
     psi, usual = as_potential(potential), usual_size(params)
+    if usual == 0 and psi.linear is None:
+        raise ValueError("the weights are all 0, so no size is usual; ask at the start that training will have")
     found = sgd_lr * curvature(psi, usual)
     if not 0 < found < math.inf:
         there = f"ψ'' is {found / sgd_lr:g} at weights of {usual:.2g}"
@@ -50,21 +54,26 @@ def usual_size(params: Iterable[Any]) -> float:
 
 def _tensors(params: Iterable[Any]) -> Iterator[Tensor]:
     """Of parameters, of named ones, or of groups, as an optimizer takes them."""
-    for item in [params] if isinstance(params, Tensor) else params:
+    for item in [params] if isinstance(params, (Tensor, torch.nn.Module)) else params:
         if isinstance(item, Tensor):
             yield item
         elif isinstance(item, dict):
             yield from _tensors(item["params"])
-        else:
+        elif isinstance(item, tuple):
             yield item[1]
+        else:
+            raise TypeError(
+                f"params must be parameters, pairs of a name and one, or groups of them, got {type(item).__name__}; "
+                "of a model give model.parameters()"
+            )
 
 
 def curvature(psi: Potential, weight: float) -> float:
-    """ψ'' of one weight, by differences. Raises ValueError where there is no such thing."""
+    """ψ'' of one weight that is not 0, by differences. Raises ValueError where there is no such thing."""
     if not psi.separable or (psi.live and not psi.uniform):
         raise ValueError(f"{psi.spec} has no curvature that is the same for every weight")
     if psi.linear is not None:
         return psi.linear
     around = weight * torch.tensor([1 - NEARBY, 1 + NEARBY], dtype=torch.float64, device="cpu")
     low, high = psi.gradient(around).tolist()
-    return (high - low) / (2 * NEARBY * weight) if weight else 0.0
+    return float(high - low) / (2 * NEARBY * weight)

@@ -76,7 +76,8 @@ def share_wrong(p: Tensor, y: Tensor) -> float:
     likeliest ones (expectation maximisation, as Dawid and Skene 1979), so that contradictions of which the network was
     hardly sure count as its mistakes, and others as wrong labels.
     """
-    some = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[: max(MANY // p.shape[1], 1000)]
+    some = torch.randperm(len(y), generator=torch.Generator().manual_seed(0), device="cpu")
+    some = some[: max(MANY // p.shape[1], 1000)]
     odds, y = p[some].clamp_min(LEAST).log(), y[some]
     table, found = _table(0.1, p.shape[1], odds), []
     for heat in TEMPERATURES:  # the same for all classes; each from the table of the one before
@@ -246,8 +247,8 @@ def _two_normals(fitted: Tensor, asked: Tensor) -> Tensor:
         return none
     floor = 0.05 * spread
     some = fitted[:: 1 + len(fitted) // MANY]  # torch's quantile does not take them all
-    mean = some.quantile(torch.tensor([0.25, 0.95], dtype=fitted.dtype))
-    deviation = torch.full((2,), spread, dtype=fitted.dtype)
+    mean = some.quantile(fitted.new_tensor([0.25, 0.95]))
+    deviation = fitted.new_full((2,), spread)
     share = 0.2
     for _ in range(200):
         upper = torch.sigmoid(_odds(fitted, mean, deviation, share))
@@ -258,7 +259,7 @@ def _two_normals(fitted: Tensor, asked: Tensor) -> Tensor:
         share = min(max(float(upper.mean()), LEAST), 1 - LEAST)
     one = -0.5 * len(fitted) * (1 + 2 * math.log(spread))
     two = float(torch.logaddexp(*_parts(fitted, mean, deviation, share)).sum())
-    between = torch.linspace(float(mean[0]), float(mean[1]), 50, dtype=fitted.dtype)
+    between = torch.linspace(float(mean[0]), float(mean[1]), 50, dtype=fitted.dtype, device=fitted.device)
     density = torch.logaddexp(*_parts(between, mean, deviation, share)).exp()
     # Three more numbers must be worth it (Schwarz), and the upper one must be a hill of its own, not a long tail.
     if two - one < 1.5 * math.log(len(fitted)) or not density.min() < 0.7 * min(density[0], density[-1]):

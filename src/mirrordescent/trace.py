@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ class Trace(nn.Module):
     """The mean over all visits of each sample's probabilities, and of its margin p_y − max over the others.
 
     A label that the network keeps contradicting has a low margin. Call it in the training loop on the logits that are
-    there anyway. Memory: num_samples · (classes + 2) numbers, as buffers: save them with `state_dict()`. A visit with
-    logits that are not finite is left out, and counted in `lost`.
+    there anyway. Memory: num_samples · (classes + 2) numbers, as buffers: save them with `state_dict()`. They stay
+    float32 where a model that holds the trace becomes float16 or bfloat16, which cannot count. A visit with logits that
+    are not finite is left out, and counted in `lost`.
 
     >>> import torch, mirrordescent as md
     >>> trace = md.Trace(num_samples=10, classes=2)
@@ -33,9 +35,9 @@ class Trace(nn.Module):
         super().__init__()
         if num_samples < 1 or classes < 2:
             raise ValueError(f"there must be >= 1 samples and >= 2 classes, got {num_samples} and {classes}")
-        self.register_buffer("margin_sums", torch.zeros(num_samples))
-        self.register_buffer("probability_sums", torch.zeros(num_samples, classes))
-        self.register_buffer("visits", torch.zeros(num_samples))
+        self.register_buffer("margin_sums", torch.zeros(num_samples, dtype=torch.float32))
+        self.register_buffer("probability_sums", torch.zeros(num_samples, classes, dtype=torch.float32))
+        self.register_buffer("visits", torch.zeros(num_samples, dtype=torch.float32))
         self.register_buffer("tried", torch.zeros((), dtype=torch.int64))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -43,6 +45,16 @@ class Trace(nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
         if "tried" not in self._buffers:
             self.register_buffer("tried", self.visits.double().sum().long())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Trace:
+        """Go where the model goes, in numbers of the same type."""
+
+        def moved(held: Tensor) -> Tensor:
+            there = fn(held)
+            return there if there.dtype == held.dtype else held.to(there.device)
+
+        super()._apply(moved, recurse)  # type: ignore[no-untyped-call]  # torch's
+        return self
 
     @torch.no_grad()
     def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> None:
