@@ -125,12 +125,12 @@ def test_some_of_the_runs_can_be_asked_for() -> None:
         assert run in runs_of("all", methods=[], epochs=run.epochs)
 
 
-def test_how_often_a_run_is_looked_at_makes_no_other_row() -> None:
+def test_how_often_a_run_is_looked_at_makes_no_other_setting() -> None:
     [run] = runs_of("40", methods=["rmd-batch"], lams=[1])
     [longer] = runs_of("40", methods=["rmd-batch"], lams=[1], epochs=1500)
-    [row] = compared([record(longer, 0.83), record(run, 0.79)])
-    assert row.epochs == 1500
-    assert row.test.mean == pytest.approx(83.0)
+    assert longer.every > run.every
+    rows = compared([record(longer, 0.83), record(run, 0.79)])
+    assert [(row.epochs, round(row.test.mean)) for row in rows] == [(100, 79), (1500, 83)]
 
 
 def test_a_row_is_its_records_beside_the_papers_row() -> None:
@@ -219,7 +219,7 @@ def test_runs_that_are_not_done_are_named_and_not_averaged_in() -> None:
     assert (best.row, best.tried, best.planned) == (mixed, 1, 7)
     text = page(rows, COMMAND)
     assert "87.00 ± 1.41" in text
-    table = [line for line in cells(text) if len(line) > 9]
+    table = [line for line in cells(text) if len(line) > 10]
     assert table[1][-2:] == ["100", "epoch limit (2), not finished (interrupted) (1)"]
     assert table[2][-2:] == ["125", "not finished (running or killed)"]
     assert "Of the 96 runs that are planned for the tables, 2 are done." in text
@@ -245,13 +245,31 @@ def test_runs_that_are_done_are_counted_once_and_only_if_long_enough() -> None:
     assert done(compared(everything())) == (96, 96)
 
 
-def test_of_several_epoch_limits_the_longest_counts() -> None:
+@pytest.mark.usefixtures("_undrawn")
+def test_longer_runs_than_the_tables_have_are_a_row_of_their_own() -> None:
+    run = paper.paper_rmd(25, 1.2)
+    longer, most = (paper.lasting(run, epochs) for epochs in (360, 1500))
+    rows = compared([record(most, 0.83), record(run, 0.8), record(longer, 0.9)])
+    assert [row.given for row in rows] == [100, 360, 1500]
+    assert [row.longer for row in rows] == [False, True, True]
+    assert [row.title.partition("1.2")[2] for row in rows] == ["", ", 360 epochs", ", 1500 epochs"]
+    (best,) = bests(rows)
+    assert (best.row, best.tried) == (rows[1], 1)  # one λ, however often it was trained
+    text = page(rows, COMMAND)
+    assert "has a row for those, too" in text
+    assert "RMD batch, λ = 1.2, 360 epochs (+3.08)" in text
+    assert "row for those" not in page(rows[:1], COMMAND)
+
+
+def test_of_epoch_limits_below_the_tables_the_longest_counts_where_nothing_else_does() -> None:
     run = paper.paper_rmd(25, 1.2)
     short = record(dataclasses.replace(run, epochs=10), 0.1)
     for records in ([record(run, 0.8), short], [short, record(run, 0.8)]):
         (row,) = compared(records)
         assert row.epochs == 100
         assert row.test.mean == pytest.approx(80)
+    (row,) = compared([record(dataclasses.replace(run, epochs=50), 0.5), short])
+    assert row.epochs == 50
 
 
 @pytest.mark.usefixtures("_undrawn")
@@ -432,7 +450,8 @@ class TestCommand:
         assert str(root / "reproduction.html") in shown.err
         text = (root / "reproduction.md").read_text(encoding="utf-8")
         rows = compared(records)
-        assert len([line for line in cells(text) if len(line) > 9]) == len({row.corruption for row in rows}) + len(rows)
+        lines = [line for line in cells(text) if len(line) > 10]
+        assert len(lines) == len({row.corruption for row in rows}) + len(rows)
 
     def test_a_damaged_record_beside_them_is_left_out(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

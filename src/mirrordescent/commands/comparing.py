@@ -41,7 +41,7 @@ def reproduce(
         quick: only the first rows, for ten epochs: to see that it works
         methods: only these, of rmd-sample, rmd-batch, weight-decay, sgd
         lams: only these λ
-        epochs: another epoch limit than the tables have; the report shows the longest runs that there are
+        epochs: another epoch limit than the tables have; in the report longer runs have a row of their own
         minutes: stop cleanly after so many; the same command goes on later
         at_once: runs side by side (GPU); what the memory holds, at most 8, unless given
         report_only: train nothing; write the report from the records (no GPU, no data needed)

@@ -33,7 +33,7 @@ def runs_of(
     """The runs of a table ("40", "25", "10", "0") or of all, the most telling first.
 
     quick: only the first few of each table, for ten epochs: to see that it works. methods, lams: only those, where any
-    are named. epochs: another limit than the tables have; the report shows the longest runs that there are.
+    are named. epochs: another limit than the tables have; in the report longer runs have a row of their own.
     Raises ValueError for a method that is none of METHODS, and for a λ that none of them has.
 
     >>> len(runs_of("all")), len(runs_of("40")), len(runs_of("40", quick=True))

@@ -1,4 +1,4 @@
-"""Our runs beside the paper's figures: a row per setting, and the best of each method."""
+"""Our runs beside the paper's figures: a row per setting and length, and the best of each method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ APART = 2.0  # points of test accuracy; a row further from the paper's is marked
 
 @dataclass(frozen=True)
 class Row:
-    """One setting at one corruption level, over its seeds, beside the paper's row; accuracies in %.
+    """One setting and epoch limit at one corruption level, over its seeds, beside the paper's row; accuracies in %.
 
     line: the setting's runs. Its figures are those of the runs that are done, or, while none is, of all so far.
     published: the paper's row, where it has one.
@@ -33,8 +33,9 @@ class Row:
 
     @property
     def title(self) -> str:
-        """For a person: "RMD batch, λ = 1.2"."""
-        return self.method if self.lam is None else f"{self.method}, λ = {self.lam:g}"
+        """For a person: "RMD batch, λ = 1.2"; longer runs than the tables have are told apart by their length."""
+        setting = self.method if self.lam is None else f"{self.method}, λ = {self.lam:g}"
+        return f"{setting}, {self.given} epochs" if self.longer else setting
 
     @property
     def train(self) -> Spread:
@@ -75,6 +76,11 @@ class Row:
     def short(self) -> bool:
         """Whether that is less than what is planned, as `--quick` does."""
         return self.given < self.planned
+
+    @property
+    def longer(self) -> bool:
+        """Whether it is more, as `--epochs` can ask for."""
+        return self.given > self.planned
 
     @property
     def early(self) -> bool:
@@ -123,12 +129,15 @@ class Best:
 def compared(records: Sequence[Record]) -> list[Row]:
     """The records of the paper's runs beside its figures, by level, method and λ; other records are left out.
 
-    A setting without an evaluation has no row. Of one that was trained with several epoch limits, the longest counts.
+    A setting without an evaluation has no row. One that was trained with several epoch limits has a row for each, but
+    those below what the tables plan, of which it has the longest where there is nothing better.
     """
     lines = table([record for record in records if _setting(record.run) in _settings()])
     rows = [_row(line) for line in lines if {"train_accuracy", "test_accuracy"} <= line.figures.keys()]
-    longest = {_place(row): row for row in sorted(rows, key=lambda row: row.epochs)}
-    return [longest[place] for place in sorted(longest)]
+    by_place: dict[tuple[int, int, float], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (_place(row), row.given)):
+        by_place.setdefault(_place(row), []).append(row)
+    return [row for held in by_place.values() for row in [row for row in held if not row.short] or held[-1:]]
 
 
 def leaders(rows: Sequence[Row]) -> list[Row]:
@@ -151,9 +160,9 @@ def bests(rows: Sequence[Row]) -> list[Best]:
         for row in leaders(level):
             if algorithm := HEADLINES.get(row.method):
                 theirs = [figure for figure in paper.figures(corruption) if figure.algorithm == algorithm]
-                tried = len(candidates(level, row.method))
+                tried = {held.lam for held in candidates(level, row.method)}
                 planned = {run.lam for run in paper.table_runs(corruption) if method_of(run) == row.method}
-                found.append(Best(row, max(theirs, key=lambda figure: figure.test), tried, len(planned)))
+                found.append(Best(row, max(theirs, key=lambda figure: figure.test), len(tried), len(planned)))
     return found
 
 

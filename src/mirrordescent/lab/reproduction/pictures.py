@@ -1,13 +1,14 @@
 """Pictures like the paper's: accuracy against λ, ours and its own; and our curves over the epochs. Needs matplotlib.
 
 Methods are told apart by their markers as well as their colours; ours are filled and solid, the paper's hollow and
-dashed.
+dashed. Runs that were trained for longer than the tables plan are crosses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -20,6 +21,7 @@ from mirrordescent.lab.report.pictures import LOOKS, WIDTH, Look, curve, epoch_a
 from mirrordescent.lab.reproduction.comparison import METHODS, Row, leaders
 
 FAINT = 0.45  # the settings that are not the best
+LONGER = {"marker": "x", "markersize": 7, "markeredgewidth": 1.8, "linestyle": "None", "zorder": 4}
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,9 @@ def against_lam(rows: Sequence[Row]) -> Figure:
             _levels(axes, rows, published, kind)
             _theirs(axes, [f for f in published if f.algorithm == panel.algorithm], kind, LOOKS[panel.same])
             for method in panel.methods:
-                _ours(axes, [row for row in rows if row.method == method], kind, LOOKS[method])
+                held = [row for row in rows if row.method == method]
+                _ours(axes, [row for row in held if not row.longer], kind, LOOKS[method])
+                _ours(axes, [row for row in held if row.longer], kind, LOOKS[method], **LONGER)
         grid[0, column].set_title(panel.title, loc="left")
         _lam_axis(grid[1, column], panel)
     for axes, kind in zip(grid[:, 0], ("test", "train"), strict=True):
@@ -99,13 +103,13 @@ def _curves(axes: Axes, row: Row, key: str, *, strong: bool) -> None:
                 line.set(marker=look.marker, markevery=(min(first, len(record.rows) - 1), step))
 
 
-def _ours(axes: Axes, rows: Sequence[Row], kind: str, look: Look) -> None:
+def _ours(axes: Axes, rows: Sequence[Row], kind: str, look: Look, **style: Any) -> None:
     points = [(row.lam, row.test if kind == "test" else row.train) for row in rows if row.lam is not None]
     if points:
         lams, spreads = zip(*points, strict=True)
         means, deviations = [spread.mean for spread in spreads], [spread.deviation or 0.0 for spread in spreads]
         bars = deviations if any(deviations) else None
-        axes.errorbar(lams, means, bars, color=look.colour, marker=look.marker, capsize=2.5)
+        axes.errorbar(lams, means, bars, color=look.colour, capsize=2.5, **{"marker": look.marker, **style})
 
 
 def _theirs(axes: Axes, figures: Sequence[paper.Figure], kind: str, look: Look) -> None:

@@ -81,6 +81,8 @@ def _lead(rows: Sequence[Row]) -> Iterable[str]:
             "many epochs as the batch size times λ/lr. Which of our runs are shorter than that is said below each "
             "table; the paper's rule ends none before 500 epochs."
         )
+    if any(row.longer for row in rows):
+        yield "A setting whose runs were also given more epochs than the tables have for it has a row for those, too."
     if any(row.test.deviation is not None for row in rows):
         yield "Over seeds: mean ± standard deviation for test accuracy, the mean for train accuracy."
     yield off_text(rows)
@@ -113,13 +115,15 @@ def _title(run: Run) -> str:
 
 
 def _headlines(found: Sequence[Best]) -> Section:
-    headings = ["redrawn", "ours", "λ tried", "best λ", "test (%)", "the paper's", "λ", "test (%)", "difference"]
+    ours, theirs = ["ours", "λ tried", "best λ", "epochs", "test (%)"], ["the paper's", "λ", "test (%)"]
+    headings = ["redrawn", *ours, *theirs, "difference"]
     rows = [
         [
             f"{best.row.corruption} %",
             best.row.method,
             NOTHING if best.row.lam is None else f"{best.tried} of {best.planned}",
             _lam(best.row.lam),
+            best.row.epochs_text,
             best.row.test.text(".2f"),
             "RMD" if best.published.algorithm == "rmd" else "SGD",
             _lam(best.published.lam),
@@ -132,8 +136,9 @@ def _headlines(found: Sequence[Best]) -> Section:
         "The λ with the best test accuracy, in our rows and in the paper's. A row without a finished run counts only "
         "where its method has no other."
     )
-    blocks: list[Block] = [Table(headings, rows, "The best of each method", frozenset({2, 3, 4, 6, 7, 8})), Text(note)]
-    return Section("The best of each method", blocks if found else [Text("There is no row of RMD or SGD yet.")])
+    title = "The best of each method"
+    blocks: list[Block] = [Table(headings, rows, title, frozenset({2, 3, 4, 5, 7, 8, 9})), Text(note)]
+    return Section(title, blocks if found else [Text("There is no row of RMD or SGD yet.")])
 
 
 def _level(level: int, rows: Sequence[Row]) -> Section:
@@ -203,6 +208,8 @@ def _lam_caption(rows: Sequence[Row]) -> Iterable[str]:
     yield "Train accuracy is on the labels as given."
     if any(row.test.deviation is not None for row in rows):
         yield "Bars: standard deviation over seeds."
+    if any(row.longer for row in rows):
+        yield "Crosses: runs that were given more epochs than the tables have for their λ."
 
 
 def _curves_caption(rows: Sequence[Row], *, auroc: bool) -> Iterable[str]:
@@ -211,7 +218,7 @@ def _curves_caption(rows: Sequence[Row], *, auroc: bool) -> Iterable[str]:
     if auroc:
         yield "Below: how well z alone tells wrong labels from right ones; 1 is perfectly, 0.5 is not at all."
     if len(best) < len(rows):
-        yield "Strong lines: of each method, the λ with the best test accuracy; faint lines: its other λ."
+        yield "Strong lines: of each method, the row with the best test accuracy; faint lines: its other rows."
     if any(len(row.line.counted) > 1 for row in rows):
         yield "One line per seed."
 
