@@ -121,6 +121,12 @@ def test_some_of_the_runs_can_be_asked_for() -> None:
         runs_of("40", methods=["rmd-batch"], lams=[2, 3])
     with pytest.raises(ValueError, match="has lam 2; they have no lam"):
         runs_of("40", methods=["sgd"], lams=[2])
+    assert [(run.lam, run.seed) for run in runs_of("40", methods=["rmd-batch"], lams=[1, 1.2], seeds=[0])] == [
+        (1.2, 0),
+        (1.0, 0),
+    ]
+    with pytest.raises(ValueError, match=r"has seed 2; there are 0$"):
+        runs_of("40", methods=["rmd-batch"], lams=[1], seeds=[0, 2])
     for run in everything_there:
         assert run in runs_of("all", methods=[], epochs=run.epochs)
 
@@ -171,10 +177,10 @@ def test_a_row_is_off_beyond_two_points_and_only_then(run: Run, data: st.DataObj
     ours = data.draw(st.one_of(edges, st.integers(0, 10_000)))
     (row,) = compared([record(run, ours / 10_000)])
     assert row.off == (abs(ours - theirs) > 200)
+    count = len(paper.figures(row.corruption))
     assert off_text([row]) == (
-        "Of 1 row that the paper has too, 1 differs from it by more than 2 points in test accuracy; it is marked “off”."
-        if row.off
-        else "Of 1 row that the paper has too, none differs from it by more than 2 points in test accuracy."
+        "More than 2 points of test accuracy from the paper's, and marked “off”: "
+        f"{'1' if row.off else 'none'} of 1 row. The paper has {count} rows at this level."
     )
 
 
@@ -233,7 +239,7 @@ def test_a_row_without_a_finished_run_is_not_compared_yet() -> None:
     rows = compared([record(paper.paper_sgd(40), 0.1, status="interrupted"), record(paper.paper_sgd(25), 0.1)])
     assert [row.off for row in rows] == [False, True]
     text = page(rows, COMMAND)
-    assert "Of 1 row that the paper has too, 1 differs" in text
+    assert "marked “off”: 1 of 1 row. The paper has 49 rows at these levels." in text
     assert [line[8] for line in cells(text) if line[0] == "SGD"] == ["not yet", "off"]
 
 
@@ -258,6 +264,8 @@ def test_longer_runs_than_the_tables_have_are_a_row_of_their_own() -> None:
     text = page(rows, COMMAND)
     assert "has a row for those, too" in text
     assert "RMD batch, λ = 1.2, 360 epochs (+3.08)" in text
+    assert "marked “off”: 2 of 2 rows of longer runs. The paper" in page(rows[1:], COMMAND)
+    assert "marked “off”: 1 of 1 row and 2 of 2 rows of longer runs. The paper" in text
     assert "row for those" not in page(rows[:1], COMMAND)
 
 
@@ -307,7 +315,7 @@ def test_the_page_says_what_the_rows_say() -> None:
     off = sum(row.off for row in rows)
     assert text.count("**off**") == off > 1
     theirs = sum(row.published is not None for row in rows)
-    assert f"Of {theirs} rows that the paper has too, {off} differ" in text
+    assert f"marked “off”: {off} of {theirs} rows. The paper has 100 rows at these levels." in text
     assert text.index(COMMAND) < text.index("##")
     for level in paper.TABLES:
         assert f"## {level} % of the labels redrawn" in text

@@ -50,9 +50,7 @@ COMMANDS = {
         "  rmd train --corruption 0.4 --epochs 20 --algorithm weight-decay --lam 0.1\n"
         "  rmd train --epochs 20 --potential q=1.5 --lr 0.2 --lam 4",
     ),
-    "sweep": Command(
-        sweep, "  rmd sweep --corruption 0.4 --epochs 20 --root runs/lam --grid algorithm=sgd,rmd lam=1,2,4 seed=0,1"
-    ),
+    "sweep": Command(sweep, "  rmd sweep --corruption 0.4 --root runs/lam --grid algorithm=sgd,rmd lam=1,2,4 seed=0,1"),
     "report": Command(report, "  rmd report runs"),
     "audit": Command(
         audit,
@@ -70,7 +68,7 @@ COMMANDS = {
         reproduce,
         "  rmd reproduce --table 40 --quick\n"
         "  rmd reproduce --minutes 30 --root runs/paper\n"
-        "  rmd reproduce --table 40 --methods rmd-batch --lams 1 1.2 --epochs 1500\n"
+        "  rmd reproduce --table 40 --methods rmd-batch --lams 1 1.2 --seeds 0 --epochs 1500\n"
         "  rmd reproduce --report-only --root runs/paper",
     ),
     "continual": Command(

@@ -1,8 +1,8 @@
 """Which mirror steps have a kernel of their own that reads w and g once and writes w once, and its launch.
 
-ℓ2 and its multiples go through PyTorch's own fused SGD kernel, on the CPU too, which takes many small tensors in one
-launch. The other closed forms, and ℓ2 on a large tensor, have a Triton kernel (`kernels.py`, imported when first used,
-so that the core needs torch alone).
+With `fused=True` ℓ2 and its multiples go through PyTorch's own fused SGD kernel, on the CPU too, which takes many small
+tensors in one launch. The other closed forms, and ℓ2 on a large tensor, have a Triton kernel (`kernels.py`, imported
+when first used, so that the core needs torch alone).
 """
 
 from __future__ import annotations

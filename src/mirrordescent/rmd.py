@@ -1,4 +1,4 @@
-"""RMD: regularizer mirror descent, which ends near the minimiser of λ·Σ L_i(w) + D_ψ(w, w₀).
+"""RMD: regularizer mirror descent, which heads for the minimiser of λ'·Σ L_i(w) + D_ψ(w, w₀), λ' = λ/|B| by default.
 
 The algorithms themselves are two functions in `rules.py`; this is the optimizer around them.
 """
@@ -51,7 +51,7 @@ class _WeightedMean(torch.autograd.Function):
 
 
 class RMD(SMD):
-    """Regularizer mirror descent: explicit regularization by ψ, at the cost of SGD and one number per sample.
+    """Regularizer mirror descent: explicit regularization by ψ, for one number per training sample.
 
     params, lr, potential, momentum, foreach, fused: as in `md.SMD`; a group may set its own `lr` and `potential`.
         z follows the first group's lr, so groups with other rates solve with ψ = Σ_g (lr_0/lr_g) ψ_g.
@@ -174,7 +174,10 @@ class RMD(SMD):
         return float(self.param_groups[0]["lam"])
 
     def objective_lam(self, batch_size: int) -> float:
-        """The weight λ' on Σ L_i in the objective λ' Σ L_i(w) + D_ψ(w, w₀) that training in such batches solves."""
+        """The weight λ' on Σ L_i in the objective λ' Σ L_i(w) + D_ψ(w, w₀) that training in such batches heads for.
+
+        It is solved exactly on linear models with `root=`; `reduction="batch"` solves another problem.
+        """
         if not number("batch_size", batch_size) >= 1:
             raise ValueError(f"batch_size must be >= 1, got {batch_size}")
         return self.lam if self.param_groups[0]["lam_convention"] == "objective" else self.lam / batch_size

@@ -34,7 +34,8 @@ class SMD(Optimizer):
     potential: ψ, a name such as "l2", "l1", "linf", "q=3", "entropy", "hypentropy", or a `md.Potential`.
     momentum: μ in m ← μ m + g, ∇ψ(w) ← ∇ψ(w) − η m.
     maximize: climb instead of descend.
-    foreach, fused: which implementation; by default the fastest that fits.
+    foreach, fused: which implementation. By default ℓ2 takes the one that `torch.optim.SGD` takes by default, and other
+        potentials a kernel of their own on a GPU, where there is one, or few joined operations.
 
     Raises ValueError where a setting or a starting weight lies outside what ψ allows.
 

@@ -23,6 +23,7 @@ def reproduce(
     quick: bool = False,
     methods: tuple[str, ...] = (),
     lams: tuple[float, ...] = (),
+    seeds: tuple[int, ...] = (),
     epochs: int | None = None,
     minutes: float | None = None,
     at_once: int | None = None,
@@ -30,7 +31,7 @@ def reproduce(
     out: Path | None = None,
     json: bool = False,
 ) -> int:
-    """Train the runs behind the paper's tables (CIFAR-10, ResNet-18) and set ours beside the paper's figures.
+    """Train a choice of the runs behind the paper's tables (CIFAR-10, ResNet-18), and set ours beside the paper's.
 
     It is meant for a GPU, where runs are trained side by side; every run is done when its record says so, and the same
     command goes on with the rest. `rmd data fetch cifar10` first. At the end it writes a report on all of the paper's
@@ -41,6 +42,7 @@ def reproduce(
         quick: only the first rows, for ten epochs: to see that it works
         methods: only these, of rmd-sample, rmd-batch, weight-decay, sgd
         lams: only these λ
+        seeds: only these; the tables' first rows have 0, 1 and 2, the others 0
         epochs: another epoch limit than the tables have; in the report longer runs have a row of their own
         minutes: stop cleanly after so many; the same command goes on later
         at_once: runs side by side (GPU); what the memory holds, at most 8, unless given
@@ -50,7 +52,7 @@ def reproduce(
     """
     from mirrordescent.lab import reproduce as lab
 
-    chosen = bool(methods or lams or epochs is not None)
+    chosen = bool(methods or lams or seeds or epochs is not None)
     if report_only:
         if table != "all" or quick or chosen or minutes is not None or at_once is not None:
             raise ValueError("--report-only trains nothing: it goes with --root, --out and --json alone")
@@ -59,8 +61,8 @@ def reproduce(
         show_pages(lab.write_page(records, keeping, out))
         return 0
     if quick and chosen:
-        raise ValueError("--quick has runs of its own: leave out --methods, --lams and --epochs")
-    runs = lab.runs_of(table, quick=quick, methods=methods, lams=lams, epochs=epochs)
+        raise ValueError("--quick has runs of its own: leave out --methods, --lams, --seeds and --epochs")
+    runs = lab.runs_of(table, quick=quick, methods=methods, lams=lams, seeds=seeds, epochs=epochs)
     check_writable((out or keeping.root) / "reproduction.html")
     with Watching(console(), total=len(runs)) as watch:
         records, rest = lab.reproduce(runs, keeping, place, minutes=minutes, at_once=at_once, watch=watch)

@@ -28,13 +28,14 @@ def runs_of(
     quick: bool = False,
     methods: Sequence[str] = (),
     lams: Sequence[float] = (),
+    seeds: Sequence[int] = (),
     epochs: int | None = None,
 ) -> list[Run]:
     """The runs of a table ("40", "25", "10", "0") or of all, the most telling first.
 
-    quick: only the first few of each table, for ten epochs: to see that it works. methods, lams: only those, where any
-    are named. epochs: another limit than the tables have; in the report longer runs have a row of their own.
-    Raises ValueError for a method that is none of METHODS, and for a λ that none of them has.
+    quick: only the first few of each table, for ten epochs: to see that it works. methods, lams, seeds: only those,
+    where any are named. epochs: another limit than the tables have; in the report longer runs have a row of their own.
+    Raises ValueError for a method that is none of METHODS, and for a λ or a seed that none of them has.
 
     >>> len(runs_of("all")), len(runs_of("40")), len(runs_of("40", quick=True))
     (96, 24, 3)
@@ -55,6 +56,11 @@ def runs_of(
         there = f"there are {', '.join(f'{lam:g}' for lam in sorted(known))}" if known else "they have no lam"
         raise ValueError(f"no run of the tables with these methods has lam {unknown_lams[0]:g}; {there}")
     runs = [run for run in runs if not lams or run.lam in lams]
+    known_seeds = sorted({run.seed for run in runs})
+    if unknown_seeds := [seed for seed in seeds if seed not in known_seeds]:
+        there = f"there are {', '.join(map(str, known_seeds))}"
+        raise ValueError(f"no run of the tables with these methods and lams has seed {unknown_seeds[0]}; {there}")
+    runs = [run for run in runs if not seeds or run.seed in seeds]
     return [run if epochs is None else paper.lasting(run, epochs) for run in runs]
 
 

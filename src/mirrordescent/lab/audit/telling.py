@@ -127,7 +127,7 @@ def _on_purpose(score: Tensor, issue: Tensor, changed: Tensor) -> str:
     ranked = "" if area is None else f" The score ranks them with an AUROC of {area:.4f}."
     return (
         f"{count:,} labels ({100 * count / len(changed):.1f} %) were corrupted on purpose: {hits:,} of them are among "
-        f"the {flagged:,} that are flagged.{ranked} What was wrong before counts as right here."
+        f"the {flagged:,} that are flagged.{ranked} Labels that were wrong before that count as right in this sentence."
     )
 
 

@@ -77,9 +77,9 @@ def _lead(rows: Sequence[Row]) -> Iterable[str]:
     )
     if any(time_scale(row) > row.epochs for row in rows):
         yield (
-            "RMD batch moves all z of a batch alike, and as long as the losses stay its z tells samples apart over as "
-            "many epochs as the batch size times λ/lr. Which of our runs are shorter than that is said below each "
-            "table; the paper's rule ends none before 500 epochs."
+            "RMD batch moves all z of a batch alike. If the losses did not change, its z would need as many epochs as "
+            "the batch size times λ/lr to tell samples apart. Which of our runs are shorter than that is said below "
+            "each table; the paper's rule ends none before 500 epochs."
         )
     if any(row.longer for row in rows):
         yield "A setting whose runs were also given more epochs than the tables have for it has a row for those, too."
@@ -95,18 +95,25 @@ def _lead(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def off_text(rows: Sequence[Row]) -> str:
-    """How many rows are off."""
+    """How many rows are off, and how many the paper has."""
     of_paper = [row for row in rows if row.difference is not None]
     held = [row for row in of_paper if not row.early]
-    off = sum(row.off for row in held)
     if not held:
         early = "The rows that the paper has too were given too few epochs to be compared, or are not finished."
         return early if of_paper else "None of these rows is in the paper."
-    count = f"{len(held)} {plural('row', len(held))} that the paper has too"
-    if not off:
-        return f"Of {count}, none differs from it by more than {APART:g} points in test accuracy."
-    verb, mark = ("differs", "it is") if off == 1 else ("differ", "they are")
-    return f"Of {count}, {off} {verb} from it by more than {APART:g} points in test accuracy; {mark} marked “off”."
+    planned, longer = ([row for row in held if row.longer == wanted] for wanted in (False, True))
+    counts = [_off_of(planned)] if planned else []
+    counts += [f"{_off_of(longer)} of longer runs"] if longer else []
+    levels = {row.corruption for row in rows}
+    return (
+        f"More than {APART:g} points of test accuracy from the paper's, and marked “off”: {' and '.join(counts)}. "
+        f"The paper has {sum(len(paper.figures(level)) for level in levels)} rows at "
+        f"{'this level' if len(levels) == 1 else 'these levels'}."
+    )
+
+
+def _off_of(rows: Sequence[Row]) -> str:
+    return f"{sum(row.off for row in rows) or 'none'} of {len(rows)} {plural('row', len(rows))}"
 
 
 def _title(run: Run) -> str:
@@ -133,8 +140,8 @@ def _headlines(found: Sequence[Best]) -> Section:
         for best in found
     ]
     note = (
-        "The λ with the best test accuracy, in our rows and in the paper's. A row without a finished run counts only "
-        "where its method has no other."
+        "The λ with the best test accuracy, in our rows and in the paper's, which have more λ. A row without a "
+        "finished run counts only where its method has no other."
     )
     title = "The best of each method"
     blocks: list[Block] = [Table(headings, rows, title, frozenset({2, 3, 4, 5, 7, 8, 9})), Text(note)]
