@@ -49,6 +49,35 @@ def test_z_that_never_moved_is_told() -> None:
         md.audit(optimizer, torch.tensor([0, 1, 0, 1]))
 
 
+def stepped(epochs: int, **options: Any) -> md.RMD:
+    """z of losses that do not change: 1 and 3 by turns, in batches of 5, at lam/lr = 20 epochs."""
+    w, losses = torch.nn.Parameter(torch.zeros(1)), torch.tensor([1.0, 3.0]).repeat(10)
+    optimizer = md.RMD([w], lr=0.1, lam=2.0, num_samples=20, **options)
+    for index in torch.arange(20).split(5) * epochs:
+        optimizer.loss(losses[index] + 0 * w, index).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return optimizer
+
+
+def test_z_that_has_not_had_its_time_is_told() -> None:
+    labels = torch.zeros(20, dtype=torch.int64)
+    with pytest.warns(UserWarning, match=r"lam/lr epochs and has had 0\.25 of that time: too early") as told:
+        md.audit(stepped(5), labels)
+    assert told[0].filename == __file__
+    md.audit(stepped(15), labels)
+
+
+def test_z_of_whole_batches_cannot_tell_how_many_are_wrong() -> None:
+    labels = torch.zeros(20, dtype=torch.int64)
+    optimizer = stepped(15, reduction="batch")
+    with pytest.warns(UserWarning, match="reduction='batch' ranks the labels, but does not tell how many are wrong"):
+        md.audit(optimizer, labels)
+    trace = md.Trace(20, 2)
+    trace(torch.randn(20, 2), labels, torch.arange(20))
+    md.audit(optimizer, labels, trace=trace)
+
+
 @pytest.mark.parametrize("classes", [2, 5])
 def test_a_class_with_one_member_and_one_with_none(classes: int) -> None:
     p, labels, _ = known(0, n=50, classes=classes)

@@ -332,3 +332,56 @@ def test_without_a_ball_the_momentum_stays() -> None:
         aux.descend(torch.arange(2), torch.ones(2), 0.1, momentum, dense=dense)
         torch.testing.assert_close(aux.values, torch.full((2,), -0.1))
         assert aux.momentum.tolist() == [5, 5]
+
+
+CONSTANT = torch.tensor([0.5, 2.0, 0.5, 2.0, 0.5, 2.0])  # losses that do not change: s = 1 and 2
+
+
+def followed(epochs: int, **options: Any) -> md.RMD:
+    """z of these, in batches of two."""
+    w = nn.Parameter(torch.zeros(1))
+    optimizer = md.RMD([w], num_samples=6, **{"lr": 0.01, "lam": 1.0, **options})
+    for index in torch.arange(6).split(2) * epochs:
+        optimizer.loss(CONSTANT[index] + 0 * w, index).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lam_convention": "objective", "lam": 0.5},
+        {"momentum": 0.5},
+        {"momentum": 0.5, "momentum_rule": "scaled"},
+        {"lr": torch.tensor(0.01)},
+    ],
+    ids=str,
+)
+def test_its_age_says_how_far_it_is(options: dict[str, Any]) -> None:
+    """z/s = 1 − exp(−age), whatever the settings."""
+    for epochs in (50, 200):
+        aux = followed(epochs, **options).aux
+        assert aux.age is not None
+        expected = 1 - math.exp(-aux.age)
+        torch.testing.assert_close(aux.values / (2 * CONSTANT).sqrt(), torch.full((6,), expected), atol=0.02, rtol=0.0)
+        assert epochs / 110 < aux.age < epochs / 40
+
+
+def test_its_age_goes_where_it_goes() -> None:
+    optimizer, other = followed(50), followed(0)
+    other.load_state_dict(optimizer.state_dict())
+    assert other.aux.age == optimizer.aux.age == pytest.approx(0.5)
+    assert copy.deepcopy(optimizer).aux.age == optimizer.aux.age
+    older = optimizer.state_dict()
+    del older["param_groups"][0]["z_age"]
+    other.load_state_dict(older)
+    assert other.aux.age is None  # and nobody knows from then on
+    other.aux.grow_older(1.0)
+    assert other.aux.age is None
+    other.aux.reset()
+    assert other.aux.age == 0.0
+    other.aux.load_state_dict(optimizer.aux.state_dict())  # z alone
+    assert other.aux.age is None
+    assert followed(50, lam=math.inf).aux.age == 0.0

@@ -59,6 +59,15 @@ def test_what_has_no_such_size_is_told() -> None:
     assert md.step_size(w, 2 * md.L2(), 0.2) == 0.4
 
 
+def test_groups_with_potentials_of_their_own_are_asked_for_one_by_one() -> None:
+    weights = {"params": [torch.full((2, 2), 0.05)], "potential": "linf"}
+    biases = {"params": [torch.full((2,), 0.05)], "potential": md.L2()}
+    with pytest.raises(ValueError, match="a group has the potential l2 of its own: ask for each group's lr by itself"):
+        md.step_size([weights, biases], "linf")
+    assert md.step_size([weights], "linf") == md.step_size([torch.full((2, 2), 0.05)], "linf")
+    assert md.step_size(iter([biases]), "l2") == 0.1
+
+
 @pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2))])
 def test_a_model_in_place_of_its_parameters_is_refused_with_the_remedy(model: torch.nn.Module) -> None:
     with pytest.raises(TypeError, match=r"model\.parameters\(\)"):

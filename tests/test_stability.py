@@ -20,6 +20,17 @@ def test_warnings_point_at_the_users_line() -> None:
     assert caught[0].filename == __file__
 
 
+def test_a_lam_that_did_not_follow_the_step_size_is_told() -> None:
+    """Under a potential whose steps are tiny, SGD's lam makes RMD stand still without a word."""
+    w = [nn.Parameter(torch.full((4, 4), 0.05))]
+    lr = md.step_size(w, "linf")
+    with pytest.warns(UserWarning, match=r"over lam/lr = .*e\+10 epochs, .* it is 20 \* lr") as caught:
+        md.RMD(w, lr=lr, lam=2.0, num_samples=4, potential="linf")
+    assert caught[0].filename == __file__
+    for lam in (20 * lr, 1e4 * lr, math.inf):
+        md.RMD(w, lr=lr, lam=lam, num_samples=4, potential="linf")
+
+
 @pytest.mark.parametrize("convention", ["paper", "objective"])
 def test_a_step_that_makes_z_overshoot_warns_once(convention: str) -> None:
     w = nn.Parameter(torch.ones(2))

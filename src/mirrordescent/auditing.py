@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CHANCE = 0.5  # a label is an issue from this probability on
 MOST = 1_000_000  # classes; more are names or values
+SETTLED = 0.5  # of z's time scale, below which it is too early to ask
 LOST = 0.1  # visits with outputs that are not finite, over the others, from which on training went wrong
 
 
@@ -38,6 +39,11 @@ class Audit:
     class_names: for the table; class numbers without. names: of the samples, for the table, where they have any.
     unlearnt: classes that the network took hardly any sample for: it knows nothing of their labels, flags none of them,
         and gives them the share of wrong labels that the others have.
+
+    What follows from these: `noise`, the estimated share of wrong labels (`noise_by_class`); `order`, the samples from
+    the most suspicious on (`rank`: each one's place); `issue`, which labels are flagged, so that
+    `found.issue.nonzero()[:, 0]` are their indices; `wrong`, the probability of each; `suggested`, the class to take
+    instead, and the `confidence` in it; `table()`, `to_csv()` and `to_parquet()`.
     """
 
     given: Tensor
@@ -197,7 +203,8 @@ def audit(
     source: an RMD optimizer with its `labels` and the `trace` that was kept beside it; or a trace with the labels,
         whatever the optimizer was; or a run of the lab: its record, its folder, or the run. If `rmd audit` checked it
         by a second network, that counts here too. An optimizer without a trace has z alone: that ranks the labels, but
-        where wrong ones are not a hill of their own it takes most of them for right ones.
+        where wrong ones are not a hill of their own it takes most of them for right ones. With `reduction="batch"` they
+        never are, and there is a warning; there is one, too, where z has not had the time to settle.
     labels: (n,), the classes that were trained on; a run has its own.
     class_names: for the table.
     Raises ValueError where lengths or classes do not fit, TypeError for another source.
@@ -214,6 +221,8 @@ def audit(
             raise ValueError("labels are missing: the classes that the samples were trained on, one per sample")
         if isinstance(source, Trace) and trace is not None:
             raise ValueError("the source is a trace already; leave the other one out")
+        if isinstance(source, RMD):
+            _look_at_optimizer(source, alone=trace is None)
         z = source.aux.values if isinstance(source, RMD) else None
         trace = source if isinstance(source, Trace) else trace
         return audited(z, trace, _as_tensor(labels), class_names)
@@ -230,6 +239,23 @@ def audit(
     from mirrordescent.lab.kept import audit_of_run
 
     return audit_of_run(Path(source) if isinstance(source, (str, os.PathLike)) else source, class_names)
+
+
+def _look_at_optimizer(optimizer: RMD, *, alone: bool) -> None:
+    """Warn where its z cannot say how many labels are wrong; alone: without a trace."""
+    if alone and optimizer.param_groups[0]["reduction"] == "batch":
+        warnings.warn(
+            "z of reduction='batch' ranks the labels, but does not tell how many are wrong: keep a trace beside it "
+            "(md.Trace), or train with reduction='sample'",
+            stacklevel=3,
+        )
+    age = optimizer.aux.age
+    if age is not None and 0 < age < SETTLED:
+        warnings.warn(
+            f"z settles over lam/lr epochs and has had {age:.2g} of that time: too early to tell which labels are "
+            "wrong; train longer, or with a smaller lam",
+            stacklevel=3,
+        )
 
 
 def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: Sequence[str] = ()) -> Audit:

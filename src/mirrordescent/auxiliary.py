@@ -39,11 +39,12 @@ class Auxiliary:
         self._store = store
 
     @staticmethod
-    def new_store(num_samples: int, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
-        """The tensors behind an Auxiliary: z = 0, and the counter of rejected samples."""
+    def new_store(num_samples: int, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+        """What is behind an Auxiliary: z = 0, the counter of rejected samples, and z's age."""
         return {
             "z": torch.zeros(num_samples, dtype=dtype, device=device),
             "z_rejected": torch.zeros((), dtype=torch.int64, device=device),
+            "z_age": 0.0,
         }
 
     def make_momentum(self) -> None:
@@ -66,6 +67,21 @@ class Auxiliary:
     def rejected(self) -> int:
         """How many samples with a bad index or loss were left out since the last report. Waits for the device."""
         return int(self._store["z_rejected"])
+
+    @property
+    def age(self) -> float | None:
+        """For how much of its time scale z has followed the losses: after 1 it is 63 % of the way, after 3 95 %.
+
+        That scale is λ/lr epochs. None where nobody counts: in captured or compiled steps, with an lr on the device.
+        """
+        age: float | None = self._store.get("z_age")
+        return age
+
+    def grow_older(self, by: float | None) -> None:
+        """Count so much more of the time scale; None: from now on it is not known."""
+        age = self.age
+        if age is not None:
+            self._store["z_age"] = None if by is None else age + by
 
     def __len__(self) -> int:
         return len(self.values)
@@ -150,6 +166,7 @@ class Auxiliary:
         for key in STORED:
             if key in self._store:
                 self._store[key].zero_()
+        self._store["z_age"] = 0.0
 
     def state_dict(self) -> dict[str, Tensor]:
         """z and what belongs to it (RMD's own `state_dict()` holds it too)."""
@@ -170,6 +187,7 @@ class Auxiliary:
             if key in self._store:
                 self._store[key].copy_(state[key]) if key in state else self._store[key].zero_()
         self._store["z_rejected"].zero_()
+        self._store["z_age"] = None
 
     def check_fits(self, state: MutableMapping[str, Any]) -> None:
         """Raises ValueError where a state has no z, or one of another length."""

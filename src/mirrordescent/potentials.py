@@ -226,7 +226,10 @@ class L1(QNorm):
     """ψ(w) = ‖w‖_q^q / q with q = 1 + eps: strictly convex, and close to the ℓ1 norm (sparse weights)."""
 
     def __init__(self, eps: float = 0.1) -> None:
-        super().__init__(1 + _positive("eps", eps))
+        eps = _positive("eps", eps)
+        if eps > 1:
+            raise ValueError(f"eps must be <= 1, got {eps}: q is 1 + eps; for another q take md.QNorm(q)")
+        super().__init__(1 + eps)
         self.spec = "l1" if self.q == 1.1 else self.spec
 
 
@@ -234,6 +237,8 @@ class LInf(QNorm):
     """ψ(w) = ‖w‖_q^q / q with a large q: close to the ℓ∞ norm (weights in a small range)."""
 
     def __init__(self, q: float = 10) -> None:
+        if number("q", q) < 2:
+            raise ValueError(f"q must be >= 2, got {q}: a small q is near the ℓ1 norm, md.L1(eps) or md.QNorm(q)")
         super().__init__(q)
         self.spec = "linf" if self.q == 10 else self.spec
 

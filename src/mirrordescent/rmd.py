@@ -29,7 +29,7 @@ from mirrordescent.rules import PENALTIES, Slope, batch_rule, check_penalty, fin
 from mirrordescent.settings import CUSTOM, SETTINGS, check_momentum, checked_settings
 from mirrordescent.sharded import everywhere, own_part
 from mirrordescent.smd import SMD
-from mirrordescent.stability import Stability
+from mirrordescent.stability import Stability, in_all
 
 
 class _WeightedMean(torch.autograd.Function):
@@ -350,6 +350,7 @@ class RMD(SMD):
                     apply(work)
             if rate is not None:
                 self._descend(where, slope, rate)
+                self._grow_older(rate, len(index) * self._ranks.number)
         finally:  # a potential of the user's may break off in the middle, and no batch is taken twice
             self._pending.clear()
         return value
@@ -412,6 +413,17 @@ class RMD(SMD):
             skip=None if found_inf is None else found_inf.to(slope.device).reshape(()) != 0,
         )
 
+    def _grow_older(self, rate: float | Tensor, size: int) -> None:
+        """Count a step on z, of so many samples."""
+        group, aux = self.param_groups[0], self.aux
+        captured = aux.values.is_cuda and torch.cuda.is_current_stream_capturing()  # and then repeated unseen
+        if isinstance(rate, Tensor) or captured or torch.compiler.is_compiling():
+            aux.grow_older(None)
+            return
+        tail = group["momentum"] if group["momentum_rule"] == "dense" else 0.0
+        visits = 1 if group["lam_convention"] == "objective" else size  # each by 1/|B| of the rate
+        aux.grow_older(in_all(rate, tail) * visits / len(aux))
+
     def state_dict(self) -> dict[str, Any]:
         """Everything, z included; plain data that `torch.load(..., weights_only=True)` takes.
 
@@ -436,6 +448,7 @@ class RMD(SMD):
             for key in SETTINGS:
                 group.setdefault(key, here[key])
             group.setdefault("largest_batch", 0)
+            age = group.setdefault("z_age", None)
             group.update(checked_settings(group))
             check_momentum(group.get("momentum", 0.0))
             if group["num_samples"] != here["num_samples"]:
@@ -455,5 +468,6 @@ class RMD(SMD):
             here.update(group, **kept)
             self.param_groups[0] = here
             self.aux.load_state_dict(loaded)
+            here["z_age"] = age
             self._pending.clear()
             self._ranks = copy.copy(self._ranks)  # one that has not asked yet whether all of them loaded it

@@ -22,8 +22,8 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
     params: a model's, at its start, as an optimizer takes them; u is the root mean square of those with more than one
     dimension (all, if none has). λ scales with lr, as z settles over λ/lr epochs: where 2 suits lr = 0.1, it is 20 lr.
     One size stands for all layers: where they differ by much (an embedding beside convolutions), ask for each group.
-    Raises ValueError for a potential in which weights depend on each other, for weights that are all 0, and where ψ''
-    is beyond what numbers hold.
+    Raises ValueError for a potential in which weights depend on each other, for a group that has another one of its
+    own, for weights that are all 0, and where ψ'' is beyond what numbers hold.
 
     >>> import torch, mirrordescent as md
     >>> model = torch.nn.Linear(100, 10)
@@ -32,7 +32,13 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
     """
     if not 0 < number("sgd_lr", sgd_lr) < math.inf:
         raise ValueError(f"sgd_lr must be > 0 and finite, got {sgd_lr}")
-    psi, usual = as_potential(potential), usual_size(params)
+    psi = as_potential(potential)
+    params = _groups(params)
+    for group in params:
+        own = as_potential(group.get("potential", psi)) if isinstance(group, dict) else psi
+        if own != psi:
+            raise ValueError(f"a group has the potential {own.spec} of its own: ask for each group's lr by itself")
+    usual = usual_size(params)
     if usual == 0 and psi.linear is None:
         raise ValueError("the weights are all 0, so no size is usual; ask at the start that training will have")
     found = sgd_lr * curvature(psi, usual)
@@ -50,6 +56,11 @@ def usual_size(params: Iterable[Any]) -> float:
         raise ValueError("params is empty")
     squares = sum(float(w.abs().double().square().sum()) for w in held)
     return math.sqrt(squares / max(1, sum(w.numel() for w in held)))
+
+
+def _groups(params: Iterable[Any]) -> list[Any]:
+    """As they come, where they can be looked at twice."""
+    return [params] if isinstance(params, (Tensor, torch.nn.Module, dict)) else list(params)
 
 
 def _tensors(params: Iterable[Any]) -> Iterator[Tensor]:

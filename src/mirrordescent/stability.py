@@ -1,4 +1,4 @@
-"""Whether z settles: a visit moves z_i by a share of its residual, and from 2 on it diverges."""
+"""Whether z settles: a visit moves z_i by a share of its residual; from 2 on it diverges, near 0 it stands still."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from mirrordescent.inputs import check_rate
 
 HABIT = 3  # steps
+FOREVER = 1e5  # epochs, longer than any training
 INSIDE = tuple(str(Path(str(file)).parent) for file in (torch.__file__, __file__))  # where a person's line is not
 
 
@@ -28,17 +29,23 @@ class Stability:
 
     def begin(self, rate: float, momentum: float, rule: str) -> None:
         """Look at the settings of a new optimizer; rate: lr/λ. Raises ValueError where z diverges."""
-        in_all = _in_all(rate, momentum)
+        whole = in_all(rate, momentum)
         check_rate(rate, "lr/lam")
         if rule == "scaled":
-            check_rate(in_all, "lr/(lam (1 - momentum))")
-        self._look(rate, "lr/lam", in_all, "lr/(lam (1 - momentum))")
+            check_rate(whole, "lr/(lam (1 - momentum))")
+        self._look(rate, "lr/lam", whole, "lr/(lam (1 - momentum))")
+        if 0 < rate < 1 / FOREVER:
+            self._warn(
+                "still",
+                f"z settles over lam/lr = {1 / rate:.2g} epochs, and until then RMD is nearly SMD (which lam=inf is): "
+                "lam scales with lr, and where 2 suits lr = 0.1, it is 20 * lr",
+            )
 
     def check(self, share: float, name: str, momentum: float, index: Tensor, *, refuse: bool) -> None:
         """Look at a step; share: what one visit moves z by. Raises ValueError where z diverges, if it is to refuse."""
         if refuse:
             check_rate(share, f"z's step {name}")
-        self._look(share, name, _in_all(share, momentum), f"{name}/(1 - momentum)")
+        self._look(share, name, in_all(share, momentum), f"{name}/(1 - momentum)")
         self._look_for_repeats(index, share, name)
 
     def look_at_sizes(self, batches: Sequence[tuple[int, Tensor | None]]) -> None:
@@ -107,11 +114,11 @@ class Stability:
             "another one than RMD was given? (If the gradients were only to be looked at, all is well.)",
         )
 
-    def _look(self, share: float, name: str, in_all: float, of_all: str) -> None:
+    def _look(self, share: float, name: str, whole: float, of_all: str) -> None:
         if share > 1:
             self._warn("overshooting", f"{name} = {share:.3g} is above 1: z overshoots at every visit")
-        elif in_all >= 2:
-            self._warn("momentum", f"{of_all} = {in_all:.3g} is 2 or more: z diverges if batches are small")
+        elif whole >= 2:
+            self._warn("momentum", f"{of_all} = {whole:.3g} is 2 or more: z diverges if batches are small")
 
     def _look_for_repeats(self, index: Tensor, share: float, name: str) -> None:
         """A sample that is in a batch k times moves z k times as far; to look for it costs no waiting on a CPU."""
@@ -138,7 +145,7 @@ def _may_wait() -> bool:
     return not torch.cuda.is_current_stream_capturing() and torch.cuda.get_sync_debug_mode() == 0
 
 
-def _in_all(share: float, momentum: float) -> float:
+def in_all(share: float, momentum: float) -> float:
     """What one visit moves z by, momentum's tail included."""
     return share / (1 - momentum) if momentum < 1 else math.inf
 

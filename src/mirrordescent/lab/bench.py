@@ -121,7 +121,7 @@ def trainings(bench: Bench, device: torch.device, potentials: Sequence[str]) -> 
             return md.SMD(w, LR, spec)
 
         def rmd(w: list[nn.Parameter], spec: str = spec) -> md.RMD:
-            return md.RMD(w, LR, 2.0, bench.samples, spec)
+            return md.RMD(w, LR, 20 * LR, bench.samples, spec)
 
         made |= {f"SMD {spec}": Training(bench, device, smd), f"RMD {spec}": Training(bench, device, rmd)}
     return made

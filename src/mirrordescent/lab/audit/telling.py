@@ -112,11 +112,13 @@ def _doubts(audited: Audited) -> Iterator[str]:
 def _second_opinion(noise: float, check: Check | None) -> Iterator[str]:
     """What a network says that was not trained on the labels it judges: its mistakes come on top of wrong labels."""
     if check is not None:
+        before, after = (f"{100 * share:.1f}" for share in (check.before, noise))
+        moved = f"was moved by half of that difference, from {before} to {after} %"
         yield (
             f"Check: a second network, trained on four fifths of the samples, contradicts "
             f"{100 * check.contradicted:.1f} % of the other labels, its own mistakes among them, and by how sure it "
             f"was finds {100 * check.wrong:.1f} % of them wrong; the first network says {100 * check.first:.1f} %. The "
-            f"estimate was moved by half of that difference, from {100 * check.before:.1f} to {100 * noise:.1f} %."
+            f"estimate {moved if before != after else f'stays {after} %'}."
         )
 
 
