@@ -71,7 +71,7 @@ def transient(step: Callable[[], object]) -> int | None:
 
 def optimizers(params: list[nn.Parameter], path: dict[str, Any]) -> dict[str, Callable[[], object]]:
     """SGD, SMD and RMD with ℓ2 on the same tensors."""
-    rmd = md.RMD(params, lr=LR, lam=1.0, num_samples=50_000, **path)
+    rmd = md.RMD(params, lr=LR, lam=20 * LR, num_samples=50_000, **path)
     return {
         "sgd": torch.optim.SGD(params, lr=LR, **path).step,
         "smd": md.SMD(params, lr=LR, **path).step,

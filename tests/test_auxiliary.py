@@ -212,11 +212,22 @@ def test_rejected_samples_are_reported_once() -> None:
     for error in (ValueError, IndexError):
         optimizer.param_groups[0]["z_rejected"].fill_(2)
         with pytest.raises(error, match="2 samples"):
-            optimizer.state_dict()
-        optimizer.state_dict()
+            optimizer.aux.check()
+        optimizer.aux.check()
     optimizer.param_groups[0]["z_rejected"].fill_(1)
     with pytest.raises(md.RejectedSamplesError):
         optimizer.aux.residual(torch.zeros(6))
+
+
+def test_rejected_samples_keep_nobody_from_saving() -> None:
+    _, optimizer = make()
+    optimizer.param_groups[0]["z_rejected"].fill_(2)
+    for save in (optimizer.state_dict, optimizer.aux.state_dict):
+        with pytest.warns(UserWarning, match=r"2 samples came .* left out \(aux.check\(\) raises for them\)") as caught:
+            assert torch.equal(save().get("z", optimizer.aux.values), optimizer.aux.values)
+        assert caught[0].filename == __file__
+    with pytest.raises(md.RejectedSamplesError):
+        optimizer.aux.check()
 
 
 def test_moves_with_to() -> None:
@@ -314,13 +325,6 @@ def test_the_residual_is_by_the_optimizers_own_epsilon() -> None:
     assert float(aux.residual(torch.zeros(2))) == 0
     with pytest.raises(ValueError, match="losses must be >= 0, got -1e-08"):  # as `loss` says, too
         aux.residual(torch.tensor([-1e-8, 0.0]))
-
-
-def test_its_state_reports_what_was_left_out() -> None:
-    optimizer = md.RMD([nn.Parameter(torch.ones(1))], 0.1, 1.0, 2)
-    optimizer.param_groups[0]["z_rejected"].add_(1)
-    with pytest.raises(ValueError, match="1 samples came with an index outside"):
-        optimizer.aux.state_dict()
 
 
 def test_without_a_ball_the_momentum_stays() -> None:

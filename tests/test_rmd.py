@@ -604,3 +604,10 @@ def test_groups_with_momenta_of_their_own_are_refused_whoever_set_them() -> None
     with pytest.raises(ValueError, match="momentum is one for the whole optimizer"):
         optimizer.step()
     assert bool((params[0] == 1).all())
+
+
+def test_groups_without_a_parameter_are_taken_as_torch_takes_them() -> None:
+    optimizer = md.RMD([{"params": []}], lr=0.1, lam=1.0, num_samples=3)
+    optimizer.step()
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    assert optimizer.aux.values.tolist() == [0.0] * 3

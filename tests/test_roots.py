@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mirrordescent import roots
 from mirrordescent.roots import origin, solve_increasing
 
 
@@ -83,6 +84,19 @@ def test_a_small_step_takes_few_evaluations(k: int) -> None:
     delta = 1e-3 * FUNCTIONS[k](start) * torch.randn(300, generator=generator, dtype=torch.float64)
     solve_increasing(counted, start, delta)
     assert evaluations <= 14
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("k", range(len(FUNCTIONS)))
+def test_where_it_stops_looking_changes_no_bit(k: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU looks now and then whether all are there, and a captured graph never: the result is that of a CPU."""
+    generator = torch.Generator().manual_seed(k)
+    start = torch.randn(300, generator=generator, dtype=dtype)
+    delta = torch.randn(300, generator=generator, dtype=dtype) * 10 ** (torch.rand(300, generator=generator) * 6 - 5)
+    plain = solve_increasing(FUNCTIONS[k], start, delta.to(dtype))
+    for every in (8, 0):
+        monkeypatch.setattr(roots, "_looks_every", lambda _, every=every: every)
+        assert torch.equal(solve_increasing(FUNCTIONS[k], start, delta.to(dtype)), plain)
 
 
 ENDS = [(1.0, 3.0), (-3.0, -1.0), (-math.inf, -2.0), (2.0, math.inf), (0.0, 1.0), (-1.0, 0.0), (-math.inf, math.inf)]

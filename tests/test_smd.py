@@ -6,6 +6,7 @@ import copy
 import io
 import math
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ def set_gradients(params: list[nn.Parameter], seed: int) -> None:
         w.grad = torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w.dtype)
 
 
+WEIGHTS = torch.linspace(0.5, 2, 12).reshape(3, 4)  # one for each element of a parameter
+
+
 def trajectory(optimizer: torch.optim.Optimizer, params: list[nn.Parameter], steps: int = 20) -> list[Tensor]:
     for k in range(steps):
         set_gradients(params, k)
@@ -50,6 +54,8 @@ def assert_same(left: list[Tensor], right: list[Tensor]) -> None:
 def test_l2_is_sgd_bit_for_bit(settings: dict[str, Any], path: dict[str, Any], dtype: torch.dtype) -> None:
     ours, theirs = parameters(dtype=dtype), parameters(dtype=dtype)
     mine = trajectory(md.SMD(ours, lr=0.1, **settings, **path), ours)
+    if dtype == torch.bfloat16 and path == {"fused": True}:  # where PyTorch's leaves most weights as they are
+        path = {}
     assert_same(mine, trajectory(torch.optim.SGD(theirs, lr=0.1, **settings, **path), theirs))
 
 
@@ -337,6 +343,65 @@ def test_scaled_gradients_that_only_the_device_has_seen(foreach: bool, overflow:
     expected = start if overflow else md.QNorm(3).step(start, -0.1 * gradient)
     torch.testing.assert_close(w.detach(), expected, rtol=1e-6, atol=0)
     assert bool(optimizer.state[w]["momentum_buffer"].any()) != overflow
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 100])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_fused_step_reaches_every_weight(dtype: torch.dtype, size: int, momentum: float) -> None:
+    """Long enough for a processor to take several at once."""
+    ends = []
+    for fused in (True, None):
+        w = nn.Parameter(torch.linspace(1, 2, size, dtype=dtype))
+        optimizer = md.SMD([w], lr=0.1, momentum=momentum, fused=fused)
+        for _ in range(3):
+            w.grad = torch.full_like(w, 0.5)
+            optimizer.step()
+        ends.append(w.detach())
+    torch.testing.assert_close(*ends)
+    assert bool((ends[0] < torch.linspace(1, 2, size, dtype=dtype)).all())
+
+
+LAYOUTS: list[Callable[[Tensor], Tensor]] = [
+    lambda w: w,
+    lambda w: w.transpose(0, 1),
+    lambda w: w.reshape(2, 2, 2, 2, 2).to(memory_format=torch.channels_last_3d),
+]
+
+
+@pytest.mark.parametrize("layout", range(len(LAYOUTS)))
+@pytest.mark.parametrize("max_norm", [None, 0.01])
+@pytest.mark.parametrize("size", [1.0, 3.0])
+def test_a_scale_that_float16_does_not_hold(layout: int, max_norm: float | None, size: float) -> None:
+    """A GradScaler begins with 65,536, and leaves unscaling to a fused step."""
+    ends = []
+    for dtype in (torch.float16, torch.float32):
+        w = nn.Parameter(LAYOUTS[layout](torch.zeros(4, 8, dtype=dtype)))
+        optimizer = md.RMD([w], lr=0.5, lam=2.0, num_samples=4, fused=True, max_norm=max_norm)
+        scaler = torch.amp.GradScaler("cpu")
+        losses = (w.float() - size * torch.linspace(-0.1, 0.1, 32).reshape(w.shape)).flatten().square()
+        scaler.scale(optimizer.loss(losses.reshape(4, 8).mean(1), torch.arange(4))).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == 65536
+        ends.append(w.detach().float())
+        if max_norm is not None:
+            assert float(ends[-1].norm()) <= 0.5 * max_norm * 1.001
+    assert bool(ends[1].any())
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize("psi", [md.Quadratic(WEIGHTS), 3 * md.Quadratic(WEIGHTS)], ids=["", "3"])
+@pytest.mark.parametrize("lr", [0.3, torch.tensor(0.3)], ids=["number", "tensor"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_a_weight_for_each_element_is_one_division(psi: md.Potential, lr: float | Tensor, dtype: torch.dtype) -> None:
+    w = nn.Parameter(torch.linspace(-1, 1, 12, dtype=dtype).reshape(3, 4))
+    start, w.grad = w.detach().clone(), torch.linspace(2, -1, 12, dtype=dtype).reshape(3, 4)
+    w.grad[0, 0] = 0
+    md.SMD([w], lr, psi).step()
+    assert w[0, 0] == start[0, 0]
+    expected = psi.step(start.double(), -0.3 * w.grad.double())
+    torch.testing.assert_close(w.detach().double(), expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-7)
 
 
 def test_a_scaler_leaves_its_work_to_the_step_only_where_every_group_does_it() -> None:

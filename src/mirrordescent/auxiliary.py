@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -98,9 +99,15 @@ class Auxiliary:
         rejected = self.rejected
         if rejected:
             self._store["z_rejected"].zero_()
-            raise RejectedSamplesError(
-                f"{rejected} samples came with an index outside [0, {len(self)}) or a negative loss, and were left out"
-            )
+            raise RejectedSamplesError(self._left_out(rejected))
+
+    def tell(self) -> None:
+        """Warn of the samples that were left out: saving is not to fail for them, and they stay counted."""
+        if rejected := self.rejected:
+            warnings.warn(f"{self._left_out(rejected)} (aux.check() raises for them)", stacklevel=3)
+
+    def _left_out(self, rejected: int) -> str:
+        return f"{rejected} samples came with an index outside [0, {len(self)}) or a negative loss, and were left out"
 
     def residual(self, losses: Tensor, index: Tensor | None = None, *, root: Tensor | None = None) -> Tensor:
         """Σ |z_i − s_i| over the given samples: 0 when every constraint z_i = √(2 L_i) holds.
@@ -169,8 +176,8 @@ class Auxiliary:
         self._store["z_age"] = 0.0
 
     def state_dict(self) -> dict[str, Tensor]:
-        """z and what belongs to it (RMD's own `state_dict()` holds it too)."""
-        self.check()
+        """z and what belongs to it (RMD's own `state_dict()` holds it too); warns of samples that were left out."""
+        self.tell()
         return {key: self._store[key] for key in ("z", "z_momentum") if key in self._store}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

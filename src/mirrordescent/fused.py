@@ -95,6 +95,14 @@ def supports(potential: Potential, w: Tensor) -> bool:
     return h is None or (h.shape == w.shape and h.device == w.device and same_layout(w, h))
 
 
+def left_alone(w: Tensor) -> bool:
+    """Whether PyTorch's kernel does not do what it should: on a CPU it skips most of the 16-bit weights.
+
+    So in 2.12.1 and 2.13 (pytorch/pytorch#191763).
+    """
+    return w.device.type == "cpu" and w.element_size() < 4
+
+
 def same_layout(w: Tensor, *others: Tensor) -> bool:
     """Whether the tensors can be walked through together as plain memory."""
     dense = w.is_contiguous() or (w.dim() == 4 and w.is_contiguous(memory_format=torch.channels_last))

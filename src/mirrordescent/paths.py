@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from mirrordescent import fused
-from mirrordescent.potentials import Potential
+from mirrordescent.inputs import working
+from mirrordescent.potentials import Potential, Quadratic, Scaled
 from mirrordescent.sharded import is_sharded, own_part
 
 # How many elements are stepped at a time where a step is many operations: small tensors of a group together, large ones
@@ -38,13 +39,34 @@ class Work:
 
 def _mirror_step_(w: Tensor, g: Tensor, potential: Potential, lr: float | Tensor) -> None:
     """∇ψ(w) ← ∇ψ(w) − η g (the paper's SMD equation), in place."""
-    if potential.linear is None:
+    weight = _weight_per_element(potential, w, g)
+    if weight is not None:
+        _weighted_step_(w, g, weight, lr, potential)
+    elif potential.linear is None:
         for part, slope in _pieces(w, g) if elementwise(potential) else [(w, g)]:
             part.copy_(potential.step(part, _scaled(slope, lr)))
     elif isinstance(lr, Tensor):
         w.sub_(g * (lr / potential.linear).to(g.dtype))
     else:
         w.add_(g, alpha=-lr / potential.linear)
+
+
+def _weight_per_element(potential: Potential, w: Tensor, g: Tensor) -> Tensor | None:
+    """h where ψ = ½ Σ h w², or a multiple of it, for which one operation on the weights does the step."""
+    base = potential.base if isinstance(potential, Scaled) else potential
+    if type(base) is not Quadratic or not isinstance(base.weight, Tensor):  # exactly: a subclass may step otherwise
+        return None
+    h = base._at(w) if w.dtype == g.dtype and w.dtype in (torch.float32, torch.float64) else None
+    return h if isinstance(h, Tensor) else None
+
+
+def _weighted_step_(w: Tensor, g: Tensor, weight: Tensor, lr: float | Tensor, potential: Potential) -> None:
+    """w ← w − η g/h, in place."""
+    factor = potential.factor if isinstance(potential, Scaled) else 1.0
+    if isinstance(lr, Tensor):
+        w.sub_(g * (lr / factor).to(g.dtype) / weight)
+    else:
+        w.addcdiv_(g, weight, value=-lr / factor)
 
 
 def elementwise(potential: Potential) -> bool:
@@ -66,14 +88,14 @@ def _chunk_on(device: torch.device) -> int:
 
 def _scaled(g: Tensor, lr: float | Tensor) -> Tensor:
     """δ = −η g, in float32 for half precision."""
-    return (g if g.dtype == torch.float64 else g.float()) * -lr
+    return working(g) * -lr
 
 
 def _momentum_(work: Work, *, foreach: bool) -> list[Tensor]:
     """m ← μ m + g for every tensor, and what the step then uses in place of g."""
     grads = work.grads
     if work.grad_scale is not None:
-        grads = [g / work.grad_scale.to(g) for g in grads]
+        grads = [working(g) / work.grad_scale for g in grads]  # a usual scale is beyond float16
     if work.maximize:
         grads = list(torch._foreach_neg(grads))
     if work.found_inf is not None:
@@ -190,7 +212,7 @@ def _compiled_on_cpu(work: Work) -> bool:
 
 
 def _fits_fused(work: Work) -> bool:
-    if not fused.supports(work.potential, work.params[0]):
+    if not fused.supports(work.potential, work.params[0]) or fused.left_alone(work.params[0]):
         return False
     together = zip(work.params, work.grads, *([work.buffers] if work.buffers else []), strict=True)
     linear = work.potential.linear is not None  # and of one kind with the first

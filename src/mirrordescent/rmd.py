@@ -132,7 +132,8 @@ class RMD(SMD):
         dtype = torch.float64 if wide else torch.float32
         first = self.param_groups[0]
         first.update(settings, largest_batch=0)
-        first.update(Auxiliary.new_store(settings["num_samples"], dtype, everything[0].device))
+        device = everything[0].device if everything else torch.device("cpu")
+        first.update(Auxiliary.new_store(settings["num_samples"], dtype, device))
         self._make_ball()
         if (
             float(first["lr"]) == 0
@@ -291,7 +292,7 @@ class RMD(SMD):
 
     def _clip(self, grads: list[Tensor], max_norm: float) -> tuple[Tensor, Tensor]:
         """Scale the gradients down to a norm; returns the norm that they had, and the factor, for z's step."""
-        total = everywhere(torch.nn.utils.get_total_norm(grads))
+        total = everywhere(torch.nn.utils.get_total_norm([working(g) if g.is_floating_point() else g for g in grads]))
         scale = getattr(self, "grad_scale", None)  # of a GradScaler that leaves unscaling to a fused step
         if scale is not None:
             total = total / scale.to(total).reshape(())
@@ -427,9 +428,9 @@ class RMD(SMD):
     def state_dict(self) -> dict[str, Any]:
         """Everything, z included; plain data that `torch.load(..., weights_only=True)` takes.
 
-        Raises RejectedSamplesError if samples were left out of z since the last report.
+        Warns of samples that were left out of z, if there are any.
         """
-        self.aux.check()
+        self.aux.tell()
         return super().state_dict()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mirrordescent.eager import always_eager
+from mirrordescent.eager import always_eager, may_wait
 
 _INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 _UNGUARDED = 4  # so many secants come first: a training step is small, and few are enough
+_NOW_AND_THEN = 8  # attempts; a training step takes about as many
 
 
 def _to_rank(x: Tensor) -> Tensor:
@@ -55,6 +56,13 @@ def _last_inside(domain: tuple[float, float], dtype: torch.dtype) -> tuple[float
     return ends[0].item(), ends[1].item()
 
 
+def _looks_every(device: torch.device) -> int:
+    """After how many attempts the loop may look whether it is done; 0 where it may not."""
+    if device.type == "cpu":
+        return 1
+    return _NOW_AND_THEN if device.type == "cuda" and may_wait() else 0
+
+
 @always_eager
 @torch.no_grad()
 def solve_increasing(
@@ -66,9 +74,10 @@ def solve_increasing(
     """The x with function(x) = function(start) + delta, elementwise, for an increasing function.
 
     Where the function never rises (or falls) that far inside the open interval `domain`, the result is the last float
-    inside it. Values that are NaN count as lying beyond the answer, so a function may overflow far from it. On the CPU
-    the loop ends as soon as every element is exact to rounding; elsewhere it runs its full length, since to look would
-    make the host wait for the device. There is no derivative through it.
+    inside it. Values that are NaN count as lying beyond the answer, so a function may overflow far from it. An element
+    that is exact to rounding stays as it is, and when all are, the loop ends: at once on a CPU, at the next look on a
+    GPU, where to look makes the host wait; while a graph is captured it runs its full length, to the same bits. There
+    is no derivative through it.
     """
     dtype, limits = start.dtype, torch.finfo(start.dtype)
     lowest, highest = _last_inside(domain, dtype)
@@ -86,21 +95,20 @@ def solve_increasing(
     x, f = probe, function(probe) - target
     best_x, best_f = start, -delta
     old_x, old_f, closer = x, f, torch.zeros_like(upward)
-    early_exit = start.device.type == "cpu"
+    looks_every, settled = _looks_every(start.device), torch.zeros_like(upward)
     for attempt in range(_UNGUARDED + 2 * limits.bits):
         beyond = torch.where(f.isnan(), upward, f > 0)
         in_bracket = (low < x) & (x < high)
         low = torch.where(in_bracket & ~beyond, x, low)
         high = torch.where(in_bracket & beyond, x, high)
-        better = f.abs() < best_f.abs()
+        better = (f.abs() < best_f.abs()) & ~settled
         closer = closer | better
         old_x, old_f = torch.where(better, best_x, old_x), torch.where(better, best_f, old_f)
         best_x, best_f = torch.where(better, x, best_x), torch.where(better, f, best_f)
         width = 4 * limits.eps * best_x.abs() + limits.tiny
-        if early_exit:
-            settled = (best_f.abs() <= tolerance) | (torch.nextafter(low, high) >= high) | best_f.isnan()
-            if bool(settled.all()):
-                break
+        settled |= (best_f.abs() <= tolerance) | (torch.nextafter(low, high) >= high) | best_f.isnan()
+        if looks_every and attempt % looks_every == 0 and bool(settled.all()):
+            break
         candidate = _middle(low, high)
         if attempt < _UNGUARDED or attempt % 2 == 0:  # every second point is the guaranteed one
             other_x, other_f = torch.where(closer, old_x, x), torch.where(closer, old_f, f)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mirrordescent.eager import may_wait
 from mirrordescent.inputs import check_rate
 
 HABIT = 3  # steps
@@ -92,7 +93,7 @@ class Stability:
         if len(factors) < 2 or self._several >= HABIT or torch.compiler.is_compiling():
             return
         known = [factor for factor in factors if factor is not None]
-        if any(factor.is_cuda for factor in known) and not _may_wait():
+        if any(factor.is_cuda for factor in known) and not may_wait():
             return
         self._several += 1
         if self._several < HABIT or len(known) < len(factors):
@@ -138,11 +139,6 @@ class Stability:
         if about not in self._told and not torch.compiler.is_compiling():
             self._told.add(about)
             warnings.warn(told, stacklevel=_outside())
-
-
-def _may_wait() -> bool:
-    """Whether the host may wait for a GPU: not while a graph is captured, nor where somebody has forbidden it."""
-    return not torch.cuda.is_current_stream_capturing() and torch.cuda.get_sync_debug_mode() == 0
 
 
 def in_all(share: float, momentum: float) -> float:
