@@ -60,6 +60,7 @@ LAB += [
     "evaluation",
     "board",
     "loop",
+    "copies",
     "kept",
     "train",
     "sweep",

@@ -25,6 +25,7 @@ from mirrordescent.lab.audit.auditing import (
 )
 from mirrordescent.lab.audit.decisions import Decision, decisions_csv, read_decisions
 from mirrordescent.lab.audit.rule import chosen
+from mirrordescent.lab.copies import copies_in
 from mirrordescent.lab.data import Data, DataError
 from mirrordescent.lab.data.split import split
 from mirrordescent.lab.data.whole import Whole
@@ -229,7 +230,10 @@ def compared(
     data, given = audited.whole.data, audited.found.given
     rows = torch.arange(len(given))
     if not audited.whole.held_out:
-        rows, others = split(given, SHARE, 0, data.name)
+        copies = copies_in(data.inputs, given)
+        rows, others = split(given if copies is None else given[copies.rows], SHARE, 0, data.name)
+        if copies is not None:  # a sample and its copies are on one side
+            rows, others = copies.parted(others)
         data = judged_by(data, data.inputs[others], given[others])
         if cleaning.decisions is None:
             apart = part_of(data, rows, given)

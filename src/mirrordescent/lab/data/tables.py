@@ -89,7 +89,7 @@ def prepare_table(
     notes += [f"left out, as asked: {listed(left_out, most=10)}"] if left_out else []
     notes += _giveaways(table, rows.tolist(), targets[trained].tolist(), {label, *left_out})
     features, inputs, test_inputs = features_of(Part(table, rows.tolist()), others, {label, *left_out}, notes)
-    notes += _contradictions(inputs, targets[trained])
+    notes += _same_inputs(inputs, targets[trained])
     data = Data(
         path.name,
         inputs,
@@ -187,11 +187,16 @@ def _unlabelled(table: Table, label: str, labelled: Sequence[int]) -> Iterator[s
         yield f"left out of {table.path.name}, {many} without a label{meant}: {lines}"
 
 
-def _contradictions(inputs: Tensor, targets: Tensor) -> Iterator[str]:
-    """Rows with the same inputs and another label: of these no network can tell which is right."""
+def _same_inputs(inputs: Tensor, targets: Tensor) -> Iterator[str]:
+    """Rows with the same inputs: with the same label they are copies, with another no network can tell which is right.
+
+    To a network what differs in columns that are no inputs is the same.
+    """
     groups = torch.unique(inputs, dim=0, return_inverse=True)[1]
     kinds = torch.unique(torch.stack([groups, targets], dim=1), dim=0)[:, 0]
     several = torch.bincount(kinds, minlength=int(groups.max()) + 1) > 1
+    if copies := len(inputs) - len(kinds):
+        yield f"rows with the same inputs and the same label as an earlier one: {copies:,}"
     if count := int(several[groups].sum()):
         yield f"rows with the same inputs as others that have another label: {count:,}"
 
