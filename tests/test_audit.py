@@ -248,6 +248,18 @@ class TestAudit:
         old = Check(wrong, wrong, found.noise).judged(found)  # as it was written before
         assert old.noise == pytest.approx(min(max((found.noise + wrong) / 2, 1e-6), 1 - 1e-6), abs=1e-6)
 
+    def test_chance_is_told_where_classes_were_given_up_as_well(self, tmp_path: Path) -> None:
+        """Labels of many classes that have nothing to do with the inputs: a network learns the largest alone."""
+        draw, path = random.Random(0), tmp_path / "a.csv"
+        labels = [0 if draw.random() < 0.5 else draw.randrange(1, 40) for _ in range(1000)]
+        path.write_text("a,b,c,y\n" + "".join(f"{draw.random()},{draw.random()},{draw.random()},{y}\n" for y in labels))
+        audited = audit_data(str(path), Asked(epochs=10), Keeping(tmp_path / "runs"), CPU)
+        assert audited.found.unlearnt
+        assert audited.check is not None
+        assert audited.check.in_vain
+        with pytest.raises(DataError, match="no better than chance"):
+            clean(audited, Asked(epochs=10), Cleaning(), Keeping(tmp_path / "runs"), CPU)
+
     def test_of_a_few_labels_nobody_can_say_that_nothing_was_learnt(self, tmp_path: Path) -> None:
         path = tmp_path / "a.csv"
         path.write_text(

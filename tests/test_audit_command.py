@@ -95,6 +95,33 @@ class TestCommand:
         )
         assert "audited by themselves" not in " ".join(capsys.readouterr().out.split())
 
+    def test_decisions_in_the_table_are_not_written_over(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path, out = tmp_path / "things.csv", tmp_path / "out"
+        table(path)
+        common = (str(path), "--label", "kind", "--root", str(tmp_path / "runs"), "--epochs", "1", "--no-check")
+        for _ in range(2):
+            assert self.call("audit", *common, "--out", str(out)) == 0
+        assert sorted(item.name for item in out.iterdir()) == ["audit.csv", "audit.html"]
+        plain = (out / "audit.csv").read_text()
+        for k in (1, 2):
+            decided = "\n".join(f"{line},drop" for line in plain.splitlines())
+            (out / "audit.csv").write_text(decided)
+            capsys.readouterr()
+            assert self.call("audit", *common, "--out", str(out)) == 0
+            assert f"kept as audit-before{k}.csv" in " ".join(capsys.readouterr().err.split())
+            assert (out / f"audit-before{k}.csv").read_text() == decided
+            assert (out / "audit.csv").read_text() == plain
+
+    @pytest.mark.parametrize("command", ["audit", "clean"])
+    @pytest.mark.parametrize("nothing", ["", " "])
+    def test_data_without_a_name_are_not_the_current_folder(
+        self, command: str, nothing: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.call(command, nothing) == 2
+        assert f"data must be a name or a path, got {nothing!r}" in capsys.readouterr().err
+
     @pytest.mark.parametrize("name", ["audit.csv", "audit.html.csv"])
     def test_the_data_are_never_written_over(
         self, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

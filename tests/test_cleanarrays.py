@@ -73,12 +73,16 @@ def test_test_arrays_stay_as_they_are(tmp_path: Path) -> None:
 def test_what_goes_with_the_samples_stays_with_them(tmp_path: Path) -> None:
     path, ids = tmp_path / "a.npz", np.arange(N) * 10
     cut: dict[str, Any] = {"ids": ids, "weights": np.ones((N, 2)) * ids[:, None], "valid": ids > 30, "value": ids}
+    cut |= dict.fromkeys(("contest_id", "is_test", "latest_visit", "sex_valid", "y_val_score"), ids)
     # of other samples by their names, or of pairs of samples, or of something else
     kept: dict[str, Any] = dict.fromkeys(("val_ids", "Xtest", "testing", "x_valid", "y_dev", "eval"), ids)
     kept |= {"gram": np.ones((N, N)), "names": np.array(["a", "b", "c"]), "scale": np.array(2.0)}
     np.savez(path, x=PIXELS, y=LABELS, **cut, **kept)
     notes = load_whole(Source(str(path))).data.notes
-    assert "arrays with an entry per sample that were not used: ids, valid, value, weights" in notes
+    of_samples = "contest_id, ids, is_test, latest_visit, sex_valid, valid, value, weights, y_val_score"
+    assert f"arrays with an entry per sample that were not used: {of_samples}" in notes
+    (apart,) = [note for note in notes if note.startswith("not taken for the samples' though they are as long")]
+    assert apart.endswith(": Xtest, eval, gram, testing, val_ids, x_valid, y_dev")
     cleaned(path, tmp_path / "b.npz", 0, 4)
     stays = keeping(N, 0, 4).numpy()
     with np.load(tmp_path / "b.npz") as copy:

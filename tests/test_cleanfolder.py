@@ -48,6 +48,25 @@ def test_a_folder_comes_back(tmp_path: Path) -> None:
     assert dict(zip(again.names, given_labels(again), strict=True)) == {name: name.split("/")[0] for name in expected}
 
 
+def test_images_that_are_no_samples_stay(tmp_path: Path) -> None:
+    """Damaged ones, which a person may mend, and those of no class; a new one takes nobody's name."""
+    folder = images(tmp_path / "pets", 30, ("cat", "dog"))
+    (folder / "dog" / "29.png").write_bytes(b"half of an image")
+    (folder / "loose.png").write_bytes((folder / "cat" / "0.png").read_bytes())
+    before = contents(folder)
+    whole = load_whole(Source(str(folder)))
+    assert len(whole.names) == 59
+    labels = whole.data.targets.clone()
+    labels[whole.names.index("cat/29.png")] = 1  # becomes a dog
+    whole.write(tmp_path / "out", keeping(59, whole.names.index("cat/3.png")), labels)
+    after = contents(tmp_path / "out")
+    gone = {"cat/3.png", "cat/29.png"}
+    assert after == {
+        **{name: held for name, held in before.items() if name not in gone},
+        "dog/29-from-cat.png": before["cat/29.png"],
+    }
+
+
 def test_a_class_that_is_gone_leaves_no_folder(tmp_path: Path) -> None:
     folder = images(tmp_path / "pets", 2, ("cat", "dog", "fish"))
     (folder / "fish" / "notes.txt").write_text("of no use alone")

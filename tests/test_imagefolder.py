@@ -277,8 +277,12 @@ def test_a_class_whose_name_is_no_text(folder: Path) -> None:
 
 
 def test_folders_that_are_no_classes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="cat has no sub-folders; put the images of each class"):
+    with pytest.raises(DataError, match=r"cat has no sub-folders; put the images of each class .* of its own$"):
         prepare_folder(folder / "cat")
+    (folder.parent / "all" / "test").mkdir(parents=True)
+    shutil.copytree(folder, folder.parent / "all" / "train")
+    with pytest.raises(DataError, match=r"test has no sub-folders; .*, or name .*train alone$"):
+        prepare_folder(folder.parent / "all")
     with pytest.raises(DataError, match=r"gone cannot be read: No such file or directory"):
         prepare_folder(folder / "gone")
     (folder / "empty").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -157,6 +158,8 @@ def _told(error: OSError) -> str:
     if error.filename is None or error.strerror is None:
         return str(error)
     where = "; choose another folder (--root, --out)" if isinstance(error, PermissionError) else ""
+    if error.errno == errno.ENOSPC:
+        where = "; make room, and the same command goes on"
     return f"{os.fsdecode(error.filename)}: {error.strerror}{where}"
 
 

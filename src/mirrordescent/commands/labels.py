@@ -42,7 +42,7 @@ def audit(
         json: print the table for machines
     """
     from mirrordescent.lab.audit.auditing import audit_whole, whole_of
-    from mirrordescent.lab.audit.telling import audit_paths, write_audit
+    from mirrordescent.lab.audit.telling import audit_paths, put_aside, write_audit
 
     if top < 0:
         raise ValueError(f"top must be >= 0, got {top}")
@@ -56,7 +56,10 @@ def audit(
     say_notes(whole.data.notes)
     with Watching(console(), total=1, name="training") as watch:
         audited = audit_whole(whole, asked, keeping, place, watch=watch)
-    paths = write_audit(audited, audited.record.folder if out is None else out)
+    home = audited.record.folder if out is None else out
+    if aside := put_aside(audited, home):
+        say(f"note: audit.csv had other columns than an audit writes; it is kept as {aside.name}")
+    paths = write_audit(audited, home)
     if json:
         sys.stdout.write(json_format.dumps(audited.found.columns()) + "\n")
     else:

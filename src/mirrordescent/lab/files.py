@@ -35,6 +35,10 @@ def written(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
+    except OSError as error:
+        if error.filename is None and error.errno is not None:  # what fails while it is written has no name yet
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        raise
     finally:
         part.unlink(missing_ok=True)
 

@@ -180,8 +180,9 @@ def _audit_labels(run: Run, data: Data, asked: Asked, keeping: Keeping, place: P
         other = all_trained([work], keeping, place, watch=watch)[0]
         if other.reason == "diverged":
             return Judged(record, found, unchecked="the second network's training diverged")
-        if set(audit_alone(other, data.class_names).unlearnt) <= set(found.unlearnt):
-            check = _check(other, work.data, found, others, place)
+        check = _check(other, work.data, found, others, place)
+        # by chance alone it may have given classes up, and then that is what there is to say
+        if check.in_vain or set(audit_alone(other, data.class_names).unlearnt) <= set(found.unlearnt):
             check.keep(record.folder)
             return Judged(record, check.judged(found), check)
     return Judged(record, found, unchecked="the second network did not learn all classes")

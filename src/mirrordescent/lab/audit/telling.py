@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,6 +156,18 @@ def histogram(score: Tensor, wrong: Tensor) -> Histogram:
 def audit_paths(out: Path) -> tuple[Path, Path]:
     """The table and the page of an audit in a folder."""
     return out / "audit.csv", out / "audit.html"
+
+
+def put_aside(audited: Audited, out: Path) -> Path | None:
+    """Rename an audit.csv to which a person has added columns, their decisions perhaps; returns its new path."""
+    table, _ = audit_paths(out)
+    if not table.is_file():
+        return None
+    with table.open(encoding="utf-8-sig", errors="replace") as file:
+        if file.readline().strip() == ",".join(audited.found.columns()):
+            return None
+    free = (table.with_name(f"{table.stem}-before{k}{table.suffix}") for k in itertools.count(1))
+    return table.rename(next(path for path in free if not path.exists()))
 
 
 def write_audit(audited: Audited, out: Path, shown: int = SHOWN) -> tuple[Path, Path]:

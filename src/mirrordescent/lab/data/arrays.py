@@ -23,8 +23,9 @@ from mirrordescent.lab.names import listed
 INPUTS = ("x", "inputs", "images", "data", "features")
 LABELS = ("y", "labels", "targets", "label", "target")
 CHANNELS = (1, 3, 4)
-# in the names of arrays that go with other samples
-APART = re.compile("test|holdout|validation|(?<![a-z])[xy]?(val|dev|eval)(?![a-z])")
+# the words at an end of the name of an array that goes with other samples: x_test, testx, val_ids, not contest_id
+ROLE = "|".join((*INPUTS, *LABELS))
+APART = re.compile(f"({ROLE})?(test|testing|holdout|validation|val|dev|eval|evaluation)({ROLE})?")
 LARGEST = 1e30  # far below what float32 holds, so that differences and sums fit too
 
 Array = NDArray[Any]
@@ -92,6 +93,10 @@ def prepare_arrays(
     beside = tuple(name for name in unused if _beside(name, arrays[name], len(found.x)))
     for names, what in ((beside, " with an entry per sample"), (sorted(set(unused) - set(beside)), "")):
         notes += [f"arrays{what} that were not used: {listed(names, most=10)}"] if names else []
+    as_long = [name for name in unused if name not in beside and arrays[name].shape[:1] == (len(found.x),)]
+    if as_long:
+        other = "not taken for the samples' though they are as long (a cleaned copy has them as they are)"
+        notes.append(f"{other}: {listed(as_long, most=10)}")
     inputs, test_inputs, mean, std = _inputs(found.x_name, path, x, test_x, notes)
     model, augment = ("mlp", "none") if mean is None else for_pictures(tuple(inputs.shape[1:]))
     data = Data(
@@ -113,8 +118,9 @@ def prepare_arrays(
 
 def _beside(name: str, array: Array, count: int) -> bool:
     """Whether an array has an entry for each of the samples, such as ids or weights, and not for a test set's."""
-    words = set(re.split("[^a-z]+", name.lower()))
-    apart = APART.search(name.lower()) or ("valid" in words and words & {*INPUTS, *LABELS, "ids", "id"})
+    words = [word for word in re.split("[^a-z]+", name.lower()) if word]
+    at_an_end = any(APART.fullmatch(word) for word in (words[:1] + words[-1:])) and words[0] not in ("is", "in")
+    apart = at_an_end or ("valid" in words and {*INPUTS, *LABELS, "ids", "id"} & set(words))
     return array.shape[:1] == (count,) and count not in array.shape[1:] and not apart
 
 

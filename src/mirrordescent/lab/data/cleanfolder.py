@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.cleaned import check_test_classes, written_folder
-from mirrordescent.lab.data.imagefolder import IMAGES, TESTS, PreparedFolder, junk, training_folder, walk
+from mirrordescent.lab.data.imagefolder import TESTS, PreparedFolder, junk, training_folder, walk
 from mirrordescent.lab.data.thumbnails import png_of_file
 
 
@@ -35,7 +35,7 @@ class FolderOrigin:
         return png_of_file(self.prepared.files[i], side, self.prepared.bits)
 
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
-        """Copy the files that are kept, each to its class; test folders and what is no image as they are.
+        """Copy the files that are kept, each to its class; test folders and what is no sample as they are.
 
         Returns the copies, those of the kept samples first, in their order.
         """
@@ -70,7 +70,7 @@ class FolderOrigin:
         moved = [i for i in kept if labels[i] != targets[i]]
         places = {i: inside / self.prepared.files[i].relative_to(root) for i in kept}
         # nor does a file take the name of one that has gone: whoever knows samples by their paths would mix them up
-        taken = {_key(inside / file.relative_to(root)) for file in self.prepared.files}
+        taken = {_key(inside / file.relative_to(root)) for name in names for file in _of(root / name)}
         for i in moved:
             within = self.prepared.files[i].relative_to(root / names[targets[i]])
             places[i] = _free(inside / names[labels[i]] / within, names[targets[i]], taken)
@@ -78,12 +78,15 @@ class FolderOrigin:
         return [(self.prepared.files[i], places[i]) for i in kept]
 
     def _others(self, classes: set[str], inside: Path) -> list[tuple[Path, Path]]:
-        """Files that are no images, of classes that are left and outside of all; and where each goes."""
-        root = self.prepared.root
-        found = [file for name in classes if (root / name).is_dir() for file in walk(root / name)]
+        """Files that are no samples, of classes that are left and outside of all; and where each goes.
+
+        That is what is no image, an image that cannot be read (a person may mend it), and one that has no class.
+        """
+        root, samples = self.prepared.root, set(self.prepared.files)
+        found = [file for name in classes for file in _of(root / name)]
         for folder in {root, self.path}:
             found += [file for file in folder.iterdir() if not junk(file.name)]
-        files = sorted(file for file in found if file.suffix.lower() not in IMAGES and file.is_file())
+        files = sorted(file for file in found if file not in samples and file.is_file())
         return [
             (file, inside / file.relative_to(root) if file.is_relative_to(root) else file.relative_to(self.path))
             for file in files
@@ -93,6 +96,10 @@ class FolderOrigin:
         folders = [folder for folder in self.path.iterdir() if folder.name.lower() in TESTS and not folder.is_symlink()]
         found = [Path(place, name) for folder in folders for place, _, names in os.walk(folder) for name in names]
         return sorted(file for file in found if file.is_file())
+
+
+def _of(folder: Path) -> list[Path]:
+    return list(walk(folder)) if folder.is_dir() else []
 
 
 def _key(place: Path) -> str:

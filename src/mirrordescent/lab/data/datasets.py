@@ -82,6 +82,8 @@ def expanded(path: str) -> Path:
 
 def check_apart(data: str, **folders: Path | None) -> None:
     """Raises ValueError where a folder for results, by its option's name, is in a folder of images: as if a class."""
+    if not data.strip():  # an unset variable of a shell, which would be the current folder
+        raise ValueError(f"data must be a name or a path, got {data!r}")
     home = expanded(data)
     if data in KNOWN or not home.is_dir():
         return

@@ -162,7 +162,8 @@ def _folders(path: Path, notes: list[str]) -> list[Path]:
 def _class_folders(root: Path, notes: list[str]) -> list[Path]:
     folders = _folders(root, notes)
     if not folders:
-        raise DataError(f"{root} has no sub-folders; put the images of each class into a sub-folder of its own")
+        beside = f", or name {root.parent / 'train'} alone" if (root.parent / "train").is_dir() else ""
+        raise DataError(f"{root} has no sub-folders; put the images of each class into a sub-folder of its own{beside}")
     for folder in folders:
         if any("\ud800" <= letter <= "\udfff" for letter in folder.name):  # bytes that are no text
             raise DataError(f"{root}: the folder {folder.name!a} has a name that is not UTF-8; rename it")

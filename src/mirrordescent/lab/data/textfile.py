@@ -12,7 +12,7 @@ from pathlib import Path
 from mirrordescent.lab.data.base import DataError
 
 BOM = b"\xef\xbb\xbf"
-MARKS = (";", "\t", ",")  # the comma last: it is in numbers too
+MARKS = (";", "\t", "|", ",")  # the comma last: it is in numbers too
 SEPARATOR = re.compile(r"\s*sep=([^\r\n])\s*?(?:\r\n|\r|\n|$)", re.IGNORECASE)  # a spreadsheet's first line
 FIRST, SAMPLE = 20, 100_000  # records, and characters, by which the separator is told
 LONGEST = 2**31 - 1  # characters of a cell; documents are long
@@ -112,6 +112,8 @@ def separator(text: str) -> str:
 
     >>> separator("a, kg;b;c\n1,5;2;3\n"), separator("a,b\n1;2,3\n"), separator("sep=;\na,b\n")
     (';', ',', ';')
+    >>> separator("a|b, c\n1|2,5\n")
+    '|'
     """
     if named := SEPARATOR.match(text):
         return named[1]
