@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import random
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from findings import HOSTILE, findings, png
 
 from mirrordescent.lab.audit import Decision, Shown, read_decisions, write_audit_page
 from mirrordescent.lab.audit.page import visible
+from mirrordescent.lab.data import DataError
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Chrome on the PATH")
 
@@ -139,6 +141,20 @@ def test_decisions_outlive_a_reload_where_the_browser_keeps_them(browser: Browse
     write_audit_page(findings(score=[1.0] * 12), tmp_path / "other.html")
     browser.open(tmp_path / "other.html")
     assert browser.text("#counts").endswith("0 decided")
+
+
+@needs_chromium
+def test_rows_are_exported_with_what_tells_them_from_others(browser: Browser, tmp_path: Path) -> None:
+    prints = [f"r{i:08x}" for i in range(12)]
+    write_audit_page(dataclasses.replace(findings(), fingerprints=prints), tmp_path / "audit.html")
+    browser.open(tmp_path / "audit.html")
+    browser.click("[data-index='2'] [data-action=drop]")
+    path = browser.export()
+    assert path.read_bytes().splitlines()[0] == b"index,name,given_label,action,label,fingerprint"
+    classes = ("cat", "dog", "emu")
+    assert read_decisions(path, 12, classes, fingerprints=prints) == [Decision(2, "drop")]
+    with pytest.raises(DataError, match="line 2: sample 2 is another row than the one that was decided on"):
+        read_decisions(path, 12, classes, fingerprints=prints[::-1])
 
 
 @needs_chromium

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
@@ -94,6 +95,42 @@ class TestCommand:
             self.call("clean", *common, "--out", str(tmp_path / "b.csv"), "--epochs", "2", "--retrain-epochs", "1") == 0
         )
         assert "audited by themselves" not in " ".join(capsys.readouterr().out.split())
+
+    def test_decisions_are_not_taken_for_other_rows(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A line's number says which row is meant as long as the table is as it was."""
+        path, out, decisions = tmp_path / "things.csv", tmp_path / "out", tmp_path / "decisions.csv"
+        table(path)
+        common = ("--label", "kind", "--root", str(tmp_path / "runs"))
+        assert self.call("audit", str(path), *common, "--epochs", "1", "--no-check", "--out", str(out)) == 0
+        with (out / "audit.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert len({row["fingerprint"] for row in rows}) == len(rows)
+        header = ["index", "name", "given_label", "action", "label", "fingerprint"]
+        for row in rows[3:5]:
+            row |= {"name": f"line {int(row['index']) + 2}", "action": "drop", "label": ""}
+        with decisions.open("w", newline="") as file:
+            writer = csv.DictWriter(file, header, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows[3:5])
+        cleaning = ("--decisions", str(decisions), "--no-compare", "--out")
+        assert self.call("clean", str(path), *common, *cleaning, str(tmp_path / "a.csv")) == 0
+        head, *lines = path.read_text().splitlines()
+        assert (tmp_path / "a.csv").read_text().splitlines() == [head, *lines[:3], *lines[5:]]
+        changed = (tmp_path / "a.csv.changes.csv").read_text().splitlines()
+        assert [line.rpartition(",")[2] for line in changed] == [
+            "fingerprint",
+            *(row["fingerprint"] for row in rows[3:5]),
+        ]
+        kind = lines[3].partition(",")[0]
+        same = [line for line in lines if line.startswith(f"{kind},")]  # so that the label says nothing
+        other = next(line for line in same if line not in lines[3:5])
+        swapped = {lines[3]: other, other: lines[3]}
+        path.write_text("\n".join([head, *(swapped.get(line, line) for line in lines)]) + "\n")
+        capsys.readouterr()
+        assert self.call("clean", str(path), *common, *cleaning, str(tmp_path / "b.csv")) == 1
+        told = " ".join(capsys.readouterr().err.split())
+        assert "line 2: sample 3 is another row than the one that was decided on" in told
+        assert not (tmp_path / "b.csv").exists()
 
     def test_decisions_in_the_table_are_not_written_over(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -173,10 +173,7 @@ class Audit:
 
     def write_csv(self, file: TextIO) -> None:
         """Write the table as CSV into an open file."""
-        columns = self.columns()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+        write_columns(self.columns(), file)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the table as Parquet; needs pyarrow."""
@@ -189,6 +186,13 @@ class Audit:
 
     def _named(self, labels: Tensor) -> list[Any]:
         return [self.class_names[label] for label in labels.tolist()] if self.class_names else labels.tolist()
+
+
+def write_columns(columns: Mapping[str, Sequence[Any]], file: TextIO) -> None:
+    """Write a table as CSV into an open file."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
 
 
 def audit(

@@ -99,7 +99,8 @@ def person(whole: Whole, cleaning: Cleaning, given: Tensor) -> Choice | None:
     if cleaning.decisions is None:
         return None
     names = whole.class_names
-    return decided(given, read_decisions(cleaning.decisions, len(given), names, whole.names, given.tolist()), names)
+    held = (whole.names, given.tolist(), whole.fingerprints)
+    return decided(given, read_decisions(cleaning.decisions, len(given), names, *held), names)
 
 
 def clean(
@@ -121,7 +122,7 @@ def changes(choice: Choice, given: Tensor, whole: Whole) -> str:
     decisions = [
         Decision(i, "relabel", names[labels[i]]) if bool(choice.keep[i]) else Decision(i, "drop") for i in changed
     ]
-    return decisions_csv(decisions, names, whole.names, given.tolist())
+    return decisions_csv(decisions, names, whole.names, given.tolist(), whole.fingerprints)
 
 
 def changes_path(copy: Path) -> Path:

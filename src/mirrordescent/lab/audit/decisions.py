@@ -18,6 +18,7 @@ from mirrordescent.lab.names import listed, nearest
 Action = Literal["keep", "drop", "relabel"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 COLUMNS = ("index", "name", "given_label", "action", "label")
+FINGERPRINT = "fingerprint"  # a column that only tables have
 SURROGATES = re.compile("[\ud800-\udfff]")
 FORMULA = re.compile("['=+\\-@＝＋－＠\t\r\n]")  # with which a spreadsheet begins one, and our way out of it
 
@@ -37,13 +38,15 @@ def read_decisions(
     class_names: Sequence[str],
     names: Sequence[str] | None = None,
     given: Sequence[int] | None = None,
+    fingerprints: Sequence[str] = (),
 ) -> list[Decision]:
     """The decisions in a CSV file with the columns index, name, given_label, action and label, in the file's order.
 
-    count: how many samples there are. names, given: the samples' names and given classes, if the file is to be checked
-    against them. A file that a spreadsheet saved again reads the same: separated by semicolons or tabs, with other line
-    ends, cells left out at the end of a line, zeros taken off numbers. Lines with neither action nor label decide
-    nothing. Raises DataError, which names the line, for anything else.
+    count: how many samples there are. names, given, fingerprints: the samples' names, given classes and fingerprints,
+    if the file is to be checked against them (against the last where it has a column for them). A file that a
+    spreadsheet saved again reads the same: separated by semicolons or tabs, with other line ends, cells left out at the
+    end of a line, zeros taken off numbers. Lines with neither action nor label decide nothing. Raises DataError, which
+    names the line, for anything else.
     """
     if names is not None and len(names) != count:
         raise ValueError(f"names must have one entry per sample, {count:,}, got {len(names):,}")
@@ -62,6 +65,11 @@ def read_decisions(
                     f"sample {decision.index} is labelled {class_names[given[decision.index]]!r}, but was "
                     f"{before!r} when it was decided on; the data have changed"
                 )
+            if fingerprints and cells[FINGERPRINT].strip().lower() not in ("", fingerprints[decision.index]):
+                raise DataError(
+                    f"sample {decision.index} is another row than the one that was decided on: rows have been sorted, "
+                    "put between others or changed; audit the file as it is now, and decide again"
+                )
             if decision.index in lines:
                 raise DataError(
                     f"index {decision.index} is on line {lines[decision.index]} already; remove one of them"
@@ -76,15 +84,20 @@ def read_decisions(
 
 
 def decisions_csv(
-    decisions: Sequence[Decision], class_names: Sequence[str], names: Sequence[str], given: Sequence[int]
+    decisions: Sequence[Decision],
+    class_names: Sequence[str],
+    names: Sequence[str],
+    given: Sequence[int],
+    fingerprints: Sequence[str] = (),
 ) -> str:
     """The same as text of a CSV file, which `read_decisions` reads."""
     lines = io.StringIO()
     writer = csv.writer(lines)
-    writer.writerow(COLUMNS)
+    writer.writerow([*COLUMNS, FINGERPRINT] if fingerprints else COLUMNS)
     for decision in decisions:
         label = class_names[given[decision.index]]
-        cells = (str(decision.index), names[decision.index], label, decision.action, decision.label or "")
+        cells = [str(decision.index), names[decision.index], label, decision.action, decision.label or ""]
+        cells += [fingerprints[decision.index]] if fingerprints else []
         writer.writerow([f"'{cell}" if FORMULA.match(cell) else cell for cell in cells])
     return lines.getvalue()
 
@@ -171,7 +184,8 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 columns = _columns(path, cells)
             else:
                 filled = [*cells, *[""] * len(columns)]  # a spreadsheet may leave out empty cells at the end
-                yield line, {name: filled[columns.index(name)] for name in COLUMNS}
+                there = {name: filled[columns.index(name)] for name in (*COLUMNS, FINGERPRINT) if name in columns}
+                yield line, {FINGERPRINT: "", **there}
             line = reader.line_num + 1  # a cell in quotes may run over several lines
     except csv.Error as error:
         raise DataError(f"{path}, line {line}: {error}; export the decisions again") from None

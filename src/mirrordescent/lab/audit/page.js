@@ -352,11 +352,13 @@ const guarded = (text) => (/^['=+\-@＝＋－＠\t\r\n]/.test(text) ? `'${text}`
 const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 
 function table() {
-  const lines = [["index", "name", "given_label", "action", "label"]];
+  const known = data.fingerprints.length > 0; // of a table's rows, which others may come to stand before
+  const lines = [["index", "name", "given_label", "action", "label", ...(known ? ["fingerprint"] : [])]];
   for (const index of [...decisions.keys()].sort((a, b) => a - b)) {
     const { action, label } = decisions.get(index);
     const given = data.classes[data.given[index]];
-    lines.push([String(index), data.names[index], given, action, label === null ? "" : data.classes[label]]);
+    const line = [String(index), data.names[index], given, action, label === null ? "" : data.classes[label]];
+    lines.push(known ? [...line, data.fingerprints[index]] : line);
   }
   const text = lines.map((cells) => cells.map((cell) => quoted(guarded(cell))).join(",") + "\r\n").join("");
   // Spreadsheets know UTF-8 by this mark; a file without other letters does without.

@@ -72,7 +72,8 @@ class Findings:
     title: the data set's name. given, suggested: classes by number, the same where nothing else is suggested.
     confidence: of the suggestion. wrong: the probability that the given label is wrong. score: higher is more
     suspicious. issue: flagged. names: of all samples. shown: the most suspicious ones, those first.
-    sentences: what was found, and how far to trust it. notes: what was done to the data. No text need be trusted.
+    sentences: what was found, and how far to trust it. notes: what was done to the data. fingerprints: of all rows, if
+    it is a table. No text need be trusted.
     """
 
     title: str
@@ -88,6 +89,7 @@ class Findings:
     sentences: tuple[str, ...]
     histogram: Histogram
     notes: tuple[str, ...] = ()
+    fingerprints: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         count, classes = len(self.names), len(self.class_names)
@@ -167,6 +169,7 @@ def _data(findings: Findings) -> dict[str, Any]:
         "title": findings.title,
         "classes": list(findings.class_names),
         "names": list(findings.names),
+        "fingerprints": list(findings.fingerprints),
         "given": [int(value) for value in findings.given],
         "suggested": [int(value) for value in findings.suggested],
         "confidence": [round(float(value), 4) for value in findings.confidence],

@@ -6,11 +6,14 @@ import io
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mirrordescent.auditing import write_columns
 from mirrordescent.lab.audit.auditing import Audited
+from mirrordescent.lab.audit.decisions import FINGERPRINT
 from mirrordescent.lab.audit.page import Findings, Histogram, Shown, write_audit_page
 from mirrordescent.lab.evaluation import auroc
 from mirrordescent.lab.files import write_text
@@ -42,6 +45,7 @@ def findings(audited: Audited, shown: int = SHOWN) -> Findings:
         sentences=sentences(audited),
         histogram=histogram(found.score, found.wrong),
         notes=whole.data.notes,
+        fingerprints=whole.fingerprints,
     )
 
 
@@ -158,13 +162,19 @@ def audit_paths(out: Path) -> tuple[Path, Path]:
     return out / "audit.csv", out / "audit.html"
 
 
+def _columns(audited: Audited) -> dict[str, list[Any]]:
+    """Those of audit.csv."""
+    prints = list(audited.whole.fingerprints)
+    return {**audited.found.columns(), **({FINGERPRINT: prints} if prints else {})}
+
+
 def put_aside(audited: Audited, out: Path) -> Path | None:
     """Rename an audit.csv to which a person has added columns, their decisions perhaps; returns its new path."""
     table, _ = audit_paths(out)
     if not table.is_file():
         return None
     with table.open(encoding="utf-8-sig", errors="replace") as file:
-        if file.readline().strip() == ",".join(audited.found.columns()):
+        if file.readline().strip() == ",".join(_columns(audited)):
             return None
     free = (table.with_name(f"{table.stem}-before{k}{table.suffix}") for k in itertools.count(1))
     return table.rename(next(path for path in free if not path.exists()))
@@ -174,7 +184,7 @@ def write_audit(audited: Audited, out: Path, shown: int = SHOWN) -> tuple[Path, 
     """Write audit.csv, a line per sample, and audit.html into a folder; returns their paths."""
     table, page = audit_paths(out)
     lines = io.StringIO()
-    audited.found.write_csv(lines)
+    write_columns(_columns(audited), lines)
     write_text(table, lines.getvalue())
     write_audit_page(findings(audited, shown), page)
     return table, page

@@ -31,6 +31,10 @@ class KnownOrigin:
         """Nothing: there are no columns."""
         return ()
 
+    def fingerprint(self, i: int) -> str:  # noqa: ARG002 (an origin has it)
+        """Nothing."""
+        return ""
+
     def picture(self, i: int, side: int) -> bytes | None:
         """A sample as PNG, if it is an image."""
         if len(self.data.shape) != 3:

@@ -23,6 +23,9 @@ class Origin(Protocol):
     def cells(self, i: int) -> tuple[tuple[str, str], ...]:
         """A table's row as (column, text) pairs; nothing for other data."""
 
+    def fingerprint(self, i: int) -> str:
+        """Tells a table's row from others, wherever it stands; "" for other data, whose names do."""
+
     def picture(self, i: int, side: int) -> bytes | None:
         """An image as PNG, at most `side` pixels on its longer side; None for other data."""
 

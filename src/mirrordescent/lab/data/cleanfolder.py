@@ -30,6 +30,10 @@ class FolderOrigin:
         """Nothing: there are no columns."""
         return ()
 
+    def fingerprint(self, i: int) -> str:  # noqa: ARG002 (an origin has it)
+        """Nothing."""
+        return ""
+
     def picture(self, i: int, side: int) -> bytes:
         """The file's image as a person sees it, as PNG."""
         return png_of_file(self.prepared.files[i], side, self.prepared.bits)

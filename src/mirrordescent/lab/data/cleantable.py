@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,11 @@ class TableOrigin:
             return tuple((name, "" if cell is None else str(cell)) for name, cell in cells.items())
         pairs = zip(self._records.header, self._records.cells[row + 1], strict=True)
         return tuple((name, text) for name, text in pairs if name)
+
+    def fingerprint(self, i: int) -> str:
+        """Of all cells but the label; it begins with a letter, so that a spreadsheet takes it for no number."""
+        cells = [cell for cell in self.cells(i) if cell[0] != self.prepared.label]
+        return f"r{hashlib.blake2b(repr(cells).encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
 
     def picture(self, i: int, side: int) -> bytes | None:  # noqa: ARG002 (an origin has it)
         """None: a row is no image."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -60,6 +61,11 @@ class Whole:
         if side is not None and side < 1:
             raise ValueError(f"side must be ≥ 1, got {side}")
         return self.origin.picture(range(len(self.names))[i], SIDE if side is None else side)
+
+    @cached_property
+    def fingerprints(self) -> tuple[str, ...]:
+        """Of a table's rows, which tell each from others wherever it stands; () for other data."""
+        return tuple(self.origin.fingerprint(i) for i in range(len(self.names))) if self.kind == "table" else ()
 
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
         """Write a cleaned copy, in the format of the original (.npz for a known data set), whole or not at all.
