@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -469,3 +470,17 @@ def test_rows_that_contradict_each_other_are_counted(tmp_path: Path) -> None:
     columns: Columns = {"a": ["1", "1", "2", "2", "3", "4"], "label": ["x", "y", "x", "x", "y", "x"]}
     notes = prepare_table(write(tmp_path / "a.csv", columns), whole=True).data.notes
     assert "rows with the same inputs as others that have another label: 2" in notes
+
+
+def test_columns_without_a_name_are_told_unless_they_are_row_numbers(tmp_path: Path) -> None:
+    rows = [(i % 3 + 0.5, i * i % 7, "ab"[i % 2]) for i in range(20)]
+    for first, told in (("", False), ("{i}", False), ("k{i}", True)):
+        lines = [",".join([first.format(i=i), *map(str, row)]) for i, row in enumerate(rows)]
+        (tmp_path / "a.csv").write_text("\n".join([",x,z,label", *lines]))
+        notes = prepare_table(tmp_path / "a.csv").data.notes
+        assert ("left out, as it has no name in the header: column 1" in notes) == told
+    for index, told in ((range(20), False), ([f"k{i}" for i in range(20)], True)):
+        frame = pd.DataFrame(rows, columns=["x", "z", "label"], index=pd.Index(list(index)))
+        frame.to_parquet(tmp_path / "a.parquet")
+        notes = prepare_table(tmp_path / "a.parquet").data.notes
+        assert any("no name in the header: the index (__index_level_0__)" in note for note in notes) == told

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 import mirrordescent as md
 
@@ -70,15 +67,6 @@ def test_a_trace_needs_samples_and_classes(count: int, classes: int) -> None:
         md.Trace(count, classes)
 
 
-def test_a_state_from_before_losses_were_counted_is_taken() -> None:
-    one, other = md.Trace(5, 3), md.Trace(5, 3)
-    one(torch.randn(2, 3), torch.tensor([0, 1]), torch.tensor([3, 4]))
-    state = {name: held for name, held in one.state_dict().items() if name != "tried"}
-    other.load_state_dict(state)
-    assert torch.equal(one.margins, other.margins)
-    assert (one.lost, other.lost) == (0, 0)
-
-
 LABELS = torch.tensor([0, 1])
 
 
@@ -112,30 +100,6 @@ def test_an_index_that_is_none_changes_nothing(index: float, error: type[Excepti
     assert not trace.visits.any()
 
 
-def visited() -> md.Trace:
-    trace = md.Trace(5, 3)
-    trace(torch.randn(3, 3), torch.tensor([0, 1, 2]), torch.tensor([2, 3, 4]))
-    return trace
-
-
-def test_a_pickle_from_before_losses_were_counted_is_taken() -> None:
-    trace = visited()
-    del trace._buffers["tried"]
-    again: md.Trace = pickle.loads(pickle.dumps(trace))
-    assert torch.equal(again.margins, trace.margins)
-    again(torch.full((1, 3), float("nan")), torch.tensor([0]), torch.tensor([0]))
-    assert (int(again.tried), again.lost) == (4, 1)
-
-
-def test_a_trace_inside_a_module_takes_an_older_state_too() -> None:
-    one, other = (nn.ModuleDict({"trace": trace}) for trace in (visited(), md.Trace(5, 3)))
-    state = {name: held for name, held in one.state_dict().items() if name != "trace.tried"}
-    other.load_state_dict(state)
-    trace = other["trace"]
-    assert isinstance(trace, md.Trace)
-    assert (int(trace.tried), trace.lost) == (3, 0)
-
-
 def test_a_state_without_visits_is_refused_as_any_module_refuses_it() -> None:
     with pytest.raises(RuntimeError, match=r"Missing key.*visits"):
         md.Trace(5, 3).load_state_dict({})
@@ -147,10 +111,6 @@ def test_not_one_of_many_visits_is_lost_by_counting() -> None:
     trace.visits.copy_(torch.tensor([2.0**24, 1.0, 2.0]))
     trace.tried.fill_(2**24 + 3)
     assert trace.lost == 0
-    older = {name: held for name, held in trace.state_dict().items() if name != "tried"}
-    again = md.Trace(3, 2)
-    again.load_state_dict(older)
-    assert int(again.tried) == 2**24 + 3
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])

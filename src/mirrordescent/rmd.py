@@ -339,7 +339,7 @@ class RMD(SMD):
         self._stability.look_at_factors([batch.factor for batch in self._pending.batches])
         index, slope = self._pending.union(self.aux.values)
         rate = self._rate(index)
-        max_norm = self.param_groups[0].get("max_norm")  # a pickle from before has none
+        max_norm = self.param_groups[0]["max_norm"]
         if max_norm is not None:
             slope = slope * self._clip(grads, max_norm)[1].to(slope)
         try:
@@ -440,8 +440,6 @@ class RMD(SMD):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a state; z is copied in place, so that views and captured graphs of it stay valid."""
         loading = "param_groups" in self.__dict__
-        if not loading:  # a pickle from before there were these
-            state = {"_stability": Stability(), "_ranks": Ranks(), **state}
         group = state["param_groups"][0]
         if loading:
             here = self.param_groups[0]

@@ -159,8 +159,6 @@ class SMD(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a state, from a pickle, a copy or `load_state_dict`; refuse one that names an unknown potential."""
-        if "param_groups" not in self.__dict__:
-            state = {"_within": {}, **state}
         for k, group in enumerate(state["param_groups"]):
             if "param_groups" in self.__dict__:  # loading into an optimizer that is there already
                 if "z" in group and "z" not in self.param_groups[0]:
@@ -184,8 +182,7 @@ class SMD(Optimizer):
             as_potential(key)
             return
         spec = key.rpartition("#")[0]
-        before = spec == "quadratic[tensor]" and mine.spec.startswith("quadratic[tensor")  # of an earlier version
-        if spec != mine.spec and not before:
+        if spec != mine.spec:
             raise ValueError(
                 f"the checkpoint was made with potential {spec!r}, which cannot be stored in it, and this optimizer's "
                 f"group has {mine.spec!r}; make the optimizer with that potential before loading"

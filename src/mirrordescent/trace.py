@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,12 +39,6 @@ class Trace(nn.Module):
         self.register_buffer("visits", torch.zeros(num_samples, dtype=torch.float32))
         self.register_buffer("tried", torch.zeros((), dtype=torch.int64))
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take a pickle, of an older version too."""
-        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
-        if "tried" not in self._buffers:
-            self.register_buffer("tried", self.visits.double().sum().long())
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Trace:
         """Go where the model goes, in numbers of the same type."""
 
@@ -74,11 +67,6 @@ class Trace(nn.Module):
         self.probability_sums.index_add_(0, index, p)
         self.visits.index_add_(0, index, seen.to(margin.dtype))
         self.tried.add_(len(index))
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        if f"{prefix}visits" in state_dict:  # a state from before visits could be lost
-            state_dict.setdefault(f"{prefix}tried", state_dict[f"{prefix}visits"].double().sum().long())
-        super()._load_from_state_dict(state_dict, prefix, *more)
 
     @property
     def lost(self) -> int:

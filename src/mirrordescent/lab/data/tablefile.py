@@ -22,7 +22,7 @@ class Table:
 
     columns: their cells, top to bottom. lines: each row's number as a person sees it: its line in a text file, where
     the header is line 1, or its row in a Parquet file, where 1 is the first. semicolons: whether those separate the
-    cells.
+    cells. unnamed: columns without a name, as a person would call them, that hold something but row numbers.
     """
 
     path: Path
@@ -30,6 +30,7 @@ class Table:
     lines: list[int]
     unit: str = "line"
     semicolons: bool = False
+    unnamed: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -74,7 +75,9 @@ def _read_text(path: Path) -> Table:
         name: [cells[i].strip() or None for cells in rows] for i, name in enumerate(header) if name
     }
     lines = [records.number(i) for i in range(1, len(records.cells))]
-    return Table(path, columns, lines, semicolons=records.mark == ";")
+    told = [i for i, name in enumerate(header) if not name and _tells([cells[i].strip() or None for cells in rows])]
+    unnamed = tuple(f"column {i + 1}" for i in told)
+    return Table(path, columns, lines, semicolons=records.mark == ";", unnamed=unnamed)
 
 
 def _read_parquet(path: Path) -> Table:
@@ -92,13 +95,22 @@ def _read_parquet(path: Path) -> Table:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path} cannot be read as Parquet: {reason}; write it anew") from None
     columns: dict[str, list[Cell]] = {}
+    unnamed = []
     for name, column in zip(names, content.columns, strict=True):
         if name.startswith("__index_level_"):  # row labels of a pandas frame
+            unnamed += [f"the index ({name})"] if _tells([_plain(value) for value in column.to_pylist()]) else []
             continue
         if pyarrow.types.is_timestamp(column.type) or pyarrow.types.is_date(column.type):
             column = column.cast(pyarrow.string())  # Python's own dates have no nanoseconds
         columns[name] = [_plain(value) for value in column.to_pylist()]
-    return Table(path, columns, list(range(1, content.num_rows + 1)), unit="row")
+    return Table(path, columns, list(range(1, content.num_rows + 1)), unit="row", unnamed=tuple(unnamed))
+
+
+def _tells(cells: Sequence[Cell]) -> bool:
+    """Whether a column without a name holds something, and no row numbers."""
+    texts = [str(cell) for cell in cells]
+    numbered = any(texts == [str(row) for row in range(first, first + len(texts))] for first in (0, 1))
+    return not numbered and any(cell is not None for cell in cells)
 
 
 def _plain(value: object) -> Cell:

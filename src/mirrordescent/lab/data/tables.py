@@ -87,6 +87,7 @@ def prepare_table(
     others = Part(test_table, test_rows.tolist() if held_out else [])
     left_out = _left_out(table, label, without)
     notes += [f"left out, as asked: {listed(left_out, most=10)}"] if left_out else []
+    notes += [f"left out, as it has no name in the header: {name}" for name in table.unnamed]
     notes += _giveaways(table, rows.tolist(), targets[trained].tolist(), {label, *left_out})
     features, inputs, test_inputs = features_of(Part(table, rows.tolist()), others, {label, *left_out}, notes)
     notes += _same_inputs(inputs, targets[trained])
