@@ -161,12 +161,3 @@ def test_potentials_of_a_users_are_told_apart() -> None:
 def test_weights_of_any_type_make_a_quadratic_potential(dtype: torch.dtype) -> None:
     psi = md.Quadratic(torch.tensor([1, 2, 4], dtype=dtype))
     torch.testing.assert_close(psi.step(torch.ones(3), torch.ones(3)), torch.tensor([2.0, 1.5, 1.25]))
-
-
-def test_a_checkpoint_from_before_tensors_were_told_apart_goes_on() -> None:
-    w = torch.nn.Parameter(torch.ones(2))
-    optimizer = md.SMD([w], 0.1, md.Quadratic(torch.tensor([1.0, 2.0])))
-    state = optimizer.state_dict()
-    state["param_groups"][0]["potential"] = "quadratic[tensor]#0"
-    optimizer.load_state_dict(state)
-    assert isinstance(optimizer.potential_of(optimizer.param_groups[0]), md.Quadratic)
