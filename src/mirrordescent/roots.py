@@ -107,7 +107,7 @@ def solve_increasing(
         best_x, best_f = torch.where(better, x, best_x), torch.where(better, f, best_f)
         width = 4 * limits.eps * best_x.abs() + limits.tiny
         settled |= (best_f.abs() <= tolerance) | (torch.nextafter(low, high) >= high) | best_f.isnan()
-        if looks_every and attempt % looks_every == 0 and bool(settled.all()):
+        if looks_every and (attempt + 1) % looks_every == 0 and bool(settled.all()):
             break
         candidate = _middle(low, high)
         if attempt < _UNGUARDED or attempt % 2 == 0:  # every second point is the guaranteed one
