@@ -60,7 +60,6 @@ LAB += [
     "evaluation",
     "board",
     "loop",
-    "copies",
     "kept",
     "train",
     "sweep",

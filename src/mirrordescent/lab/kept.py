@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from mirrordescent.auditing import Audit, audited
-from mirrordescent.lab.copies import kept_copies
 from mirrordescent.lab.files import write_text
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.records import AUDITS, Record, RunError, load_checkpoint, read
@@ -51,17 +50,12 @@ class Check:
         """Write it into the folder of the run that was checked."""
         write_text(folder / CHECK, json.dumps(asdict(self), indent=1) + "\n")
 
-    @property
-    def after(self) -> float:
-        """The share by both networks: the first one's, moved by half of what the second one says more or less.
+    def judged(self, found: Audit) -> Audit:
+        """The audit by both networks: the first one's share, moved by half of what the second one says more or less.
 
         They are compared on the same labels: how many of these few are wrong is chance, and says nothing of the others.
         """
-        return min(max(self.before + (self.wrong - self.first) / 2, 0.0), 1.0)
-
-    def judged(self, found: Audit) -> Audit:
-        """The audit by both networks."""
-        return found.with_share(self.after)
+        return found.with_share(min(max(found.noise + (self.wrong - self.first) / 2, 0.0), 1.0))
 
 
 def forget_check(folder: Path) -> None:
@@ -70,15 +64,15 @@ def forget_check(folder: Path) -> None:
 
 
 def audit_of_run(source: Record | Run | Path, class_names: Sequence[str] = ()) -> Audit:
-    """The audit of a run of the lab, with what its check said if it had one, copies included; see `audit_alone`."""
+    """The audit of a run of the lab, with what its check said if it had one; see `audit_alone`."""
     folder = _folder(source)
-    found, copies = audit_alone(folder, class_names), kept_copies(folder)
-    if (folder / CHECK).exists():
-        try:
-            found = Check(**json.loads((folder / CHECK).read_text())).judged(found)
-        except (TypeError, ValueError) as error:
-            raise RunError(f"{folder / CHECK} cannot be read; remove it, and audit again") from error
-    return found if copies is None else copies.spread(found)
+    found = audit_alone(folder, class_names)
+    if not (folder / CHECK).exists():
+        return found
+    try:
+        return Check(**json.loads((folder / CHECK).read_text())).judged(found)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{folder / CHECK} cannot be read; remove it, and audit again") from error
 
 
 def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) -> Audit:
@@ -115,7 +109,6 @@ def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) ->
 def _folder(source: Record | Run | Path) -> Path:
     if isinstance(source, Run):
         root = Keeping().root
-        found = [path for where in ("*", "*/*") for path in (root / AUDITS).glob(f"{where}/{source.id}")]
-        audits = max(found, key=lambda path: path.stat().st_mtime, default=None)
+        audits = max((root / AUDITS).glob(f"*/{source.id}"), key=lambda path: path.stat().st_mtime, default=None)
         return root / source.id if audits is None or (root / source.id).exists() else audits
     return source.folder if isinstance(source, Record) else source

@@ -12,9 +12,8 @@ from torch import Tensor
 
 import mirrordescent as md
 from mirrordescent.lab.audit.rule import MEMORIES, SMALLER, chosen
-from mirrordescent.lab.copies import Copies, copies_in
 from mirrordescent.lab.data import Data, DataError, Source
-from mirrordescent.lab.data.split import split
+from mirrordescent.lab.data.split import split_apart
 from mirrordescent.lab.data.whole import Whole, load_whole
 from mirrordescent.lab.engine import all_trained
 from mirrordescent.lab.evaluation import beyond_chance, predict
@@ -86,14 +85,10 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Audited(Judged):
-    """The same with the data that the labels are of. changed: which were corrupted on purpose, if any were.
-
-    copies: how many samples repeat an earlier one, label and all, and were left out of the training.
-    """
+    """The same with the data that the labels are of. changed: which were corrupted on purpose, if any were."""
 
     whole: Whole
     changed: Tensor | None
-    copies: int = 0
 
 
 def audit_data(data: str, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None) -> Audited:
@@ -110,18 +105,14 @@ def audit_whole(whole: Whole, asked: Asked, keeping: Keeping, place: Place, *, w
     run = run_for(whole.data, whole.source.data, asked)
     hear = _honest(watch, held_out=whole.held_out)
     judged = audit_labels(run, whole.data, asked, keeping, place, watch=hear)
-    changed = given_labels(run, whole.data).changed if run.corruption else None
+    changed = given_labels(judged.record.run, whole.data).changed if run.corruption else None
     found = dataclasses.replace(judged.found, names=whole.names)
-    copies = copies_in(whole.data.inputs, found.given)
-    again = 0 if copies is None else len(copies)
-    return Audited(judged.record, found, judged.check, judged.unchecked, whole=whole, changed=changed, copies=again)
+    return Audited(judged.record, found, judged.check, judged.unchecked, whole=whole, changed=changed)
 
 
 def works_of(whole: Whole, asked: Asked, keeping: Keeping) -> list[Work]:
     """What such an audit trains first, so that those of several audits can be trained side by side before them."""
-    run = run_for(whole.data, whole.source.data, asked)
-    run, data, keeping, _ = _one_of_each(run, whole.data, asked, _apart(keeping, whole))
-    return _works(run, data, asked, keeping)
+    return _works(run_for(whole.data, whole.source.data, asked), whole.data, asked, _apart(keeping, whole))
 
 
 def _works(run: Run, data: Data, asked: Asked, keeping: Keeping) -> list[Work]:
@@ -146,28 +137,8 @@ def audit_labels(
 
     Where training diverges it begins again with a smaller step, unless the step was asked for; raises RunError if that
     does not help. Where a class is given up it begins again with a longer memory. The share of wrong labels is what the
-    run says, moved half the way to what the check says. Of copies, label and all, one is trained on.
+    run says, moved half the way to what the check says.
     """
-    run, data, keeping, copies = _one_of_each(run, data, asked, keeping)
-    judged = _audit_labels(run, data, asked, keeping, place, watch)
-    if copies is None:
-        return judged
-    copies.keep(judged.record.folder)
-    return dataclasses.replace(judged, found=copies.spread(judged.found))
-
-
-def _one_of_each(run: Run, data: Data, asked: Asked, keeping: Keeping) -> tuple[Run, Data, Keeping, Copies | None]:
-    """The same without copies, in a folder of its own, and which they are; as it is where they are few."""
-    given = given_labels(run, data).labels
-    copies = copies_in(data.inputs, given)
-    if copies is None:
-        return run, data, keeping, None
-    part = part_of(data, copies.rows, given)
-    root = keeping.root / f"one-of-each-{part.digest[:8]}"
-    return run_for(part, run.data, asked.as_given), part, dataclasses.replace(keeping, root=root), copies
-
-
-def _audit_labels(run: Run, data: Data, asked: Asked, keeping: Keeping, place: Place, watch: Watch | None) -> Judged:
     if place.resolved.type == "cuda":
         all_trained(_works(run, data, asked, keeping), keeping, place, watch=watch)
     record, found = _learnt(run, data, asked, keeping, place, watch)
@@ -229,7 +200,7 @@ def _second(run: Run, data: Data, keeping: Keeping) -> tuple[Work, Tensor] | tup
     """The same training on four fifths of the samples, judged by the given labels of the others; and which those."""
     given = given_labels(run, data).labels
     try:
-        rows, others = split(given, SHARE, 0, data.name)
+        rows, others = split_apart(given, data.inputs, SHARE, 0, data.name)
     except DataError:  # every class has a single sample
         return None, None
     part = judged_by(part_of(data, rows, given), data.inputs[others], given[others])

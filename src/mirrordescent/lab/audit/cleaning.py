@@ -25,9 +25,8 @@ from mirrordescent.lab.audit.auditing import (
 )
 from mirrordescent.lab.audit.decisions import Decision, decisions_csv, read_decisions
 from mirrordescent.lab.audit.rule import chosen
-from mirrordescent.lab.copies import copies_in
 from mirrordescent.lab.data import Data, DataError
-from mirrordescent.lab.data.split import split
+from mirrordescent.lab.data.split import split_apart
 from mirrordescent.lab.data.whole import Whole
 from mirrordescent.lab.engine import all_trained
 from mirrordescent.lab.job import given_labels
@@ -231,10 +230,7 @@ def compared(
     data, given = audited.whole.data, audited.found.given
     rows = torch.arange(len(given))
     if not audited.whole.held_out:
-        copies = copies_in(data.inputs, given)
-        rows, others = split(given if copies is None else given[copies.rows], SHARE, 0, data.name)
-        if copies is not None:  # a sample and its copies are on one side
-            rows, others = copies.parted(others)
+        rows, others = split_apart(given, data.inputs, SHARE, 0, data.name)
         data = judged_by(data, data.inputs[others], given[others])
         if cleaning.decisions is None:
             apart = part_of(data, rows, given)

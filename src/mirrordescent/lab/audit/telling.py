@@ -55,8 +55,7 @@ def sentences(audited: Audited) -> tuple[str, ...]:
     told = [
         *_in_vain(audited),
         _estimate(audited),
-        *_copies(audited),
-        *_second_opinion(audited.check),
+        *_second_opinion(found.noise, audited.check),
         *_doubts(audited),
         "The estimate comes from what a network predicted for each sample while it was trained and kept from learning "
         "labels by heart. It is no proof: a rare, ambiguous or badly recorded sample looks like a wrong label. Look at "
@@ -75,7 +74,7 @@ def sentences(audited: Audited) -> tuple[str, ...]:
 
 def in_short(audited: Audited) -> tuple[str, ...]:
     """The estimate, and what speaks against trusting it: what a clean-up by it has to tell."""
-    return *_in_vain(audited), _estimate(audited), *_copies(audited), *_doubts(audited)
+    return *_in_vain(audited), _estimate(audited), *_doubts(audited)
 
 
 def _in_vain(audited: Audited) -> Iterator[str]:
@@ -115,18 +114,10 @@ def _doubts(audited: Audited) -> Iterator[str]:
         yield f"With only {n:,} samples the numbers are rough."
 
 
-def _copies(audited: Audited) -> Iterator[str]:
-    if audited.copies:
-        yield (
-            f"{audited.copies:,} samples repeat another one, label and all. One of each was trained on, and what was "
-            "found about it is said of its copies as well; the check counts one of each."
-        )
-
-
-def _second_opinion(check: Check | None) -> Iterator[str]:
+def _second_opinion(noise: float, check: Check | None) -> Iterator[str]:
     """What a network says that was not trained on the labels it judges: its mistakes come on top of wrong labels."""
     if check is not None:
-        before, after = (f"{100 * share:.1f}" for share in (check.before, check.after))
+        before, after = (f"{100 * share:.1f}" for share in (check.before, noise))
         moved = f"was moved by half of that difference, from {before} to {after} %"
         yield (
             f"Check: a second network, trained on four fifths of the samples, contradicts "

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import torch
 from torch import Tensor
 
 from mirrordescent.lab.data.base import DataError
+
+FEW = 0.01  # of the samples; so few copies change nothing
+MANY = 0.5  # of the different rows, as many values as a column has where rows are not equal by chance
 
 
 def split(labels: Tensor, share: float, seed: int, name: str = "data") -> tuple[Tensor, Tensor]:
@@ -38,6 +42,52 @@ def split(labels: Tensor, share: float, seed: int, name: str = "data") -> tuple[
         chosen[together[start : start + quota]] = True
         start += count
     return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
+
+
+def split_apart(labels: Tensor, inputs: Tensor, share: float, seed: int, name: str) -> tuple[Tensor, Tensor]:
+    """The same where samples may be there several times: copies go to one side, or they would be judged as known.
+
+    inputs: (n, ...), by which copies are told.
+    """
+    kinds = copies_of(inputs)
+    if kinds is None:
+        return split(labels, share, seed, name)
+    _, others = split(labels[first_of(kinds)], share, seed, name)
+    there = torch.isin(kinds, others)
+    return (~there).nonzero().flatten(), there.nonzero().flatten()
+
+
+def copies_of(inputs: Tensor) -> Tensor | None:
+    """Of which kind each sample is, (n,), numbered as they come, copies alike; None where there are next to none.
+
+    Rows of categories and small numbers are equal by chance, and are no copies: some column has to take many values.
+
+    >>> import torch
+    >>> x = torch.rand(100, 2)
+    >>> copies_of(x) is None, copies_of(torch.cat([x, x[:3]])).tolist()[-4:], copies_of((3 * x).round()) is None
+    (True, [99, 0, 1, 2], True)
+    """
+    values = inputs.contiguous().flatten(1)
+    names: dict[bytes, int] = {}
+    kinds = torch.tensor(
+        [
+            names.setdefault(hashlib.blake2b(row.tobytes(), digest_size=16).digest(), len(names))
+            for row in values.numpy()
+        ]
+    )
+    if len(kinds) - len(names) < FEW * len(kinds):
+        return None
+    different = values[first_of(kinds)]
+    table = inputs.dim() == 2  # whole pictures are not equal by chance
+    if table and max(len(column.unique()) for column in different.T) < MANY * len(names):
+        return None
+    return kinds
+
+
+def first_of(kinds: Tensor) -> Tensor:
+    """The first sample of each kind."""
+    first = kinds.new_full((int(kinds.max()) + 1,), len(kinds))
+    return first.scatter_reduce(0, kinds, torch.arange(len(kinds)), "amin")
 
 
 def divided(labels: Tensor, share: float, seed: int, name: str, unit: str, whole: bool) -> tuple[Tensor, Tensor, str]:

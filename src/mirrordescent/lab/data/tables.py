@@ -189,10 +189,7 @@ def _unlabelled(table: Table, label: str, labelled: Sequence[int]) -> Iterator[s
 
 
 def _same_inputs(inputs: Tensor, targets: Tensor) -> Iterator[str]:
-    """Rows with the same inputs: with the same label they are copies, with another no network can tell which is right.
-
-    To a network what differs in columns that are no inputs is the same.
-    """
+    """Rows with the same inputs: with another label as well no network can tell which is right."""
     groups = torch.unique(inputs, dim=0, return_inverse=True)[1]
     kinds = torch.unique(torch.stack([groups, targets], dim=1), dim=0)[:, 0]
     several = torch.bincount(kinds, minlength=int(groups.max()) + 1) > 1
