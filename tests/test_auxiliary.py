@@ -373,6 +373,25 @@ def test_its_age_says_how_far_it_is(options: dict[str, Any]) -> None:
         assert epochs / 110 < aux.age < epochs / 40
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"reduction": "batch"}, {"penalty": "huber"}, {"max_norm": 1e9}, {"lr": 0.02, "penalty": "logcosh"}],
+    ids=str,
+)
+def test_where_z_goes_otherwise_nobody_counts(options: dict[str, Any]) -> None:
+    assert followed(2, **options).aux.age is None
+
+
+def test_a_clipped_step_is_less_than_is_counted() -> None:
+    for max_norm, known in ((1e9, True), (1e-3, False)):
+        model, optimizer = make()
+        losses = nn.functional.cross_entropy(model(X), Y, reduction="none")
+        optimizer.loss(losses, torch.arange(6)).backward()
+        optimizer.clip_grad_norm_(max_norm)
+        optimizer.step()
+        assert (optimizer.aux.age is not None) == known
+
+
 def test_its_age_goes_where_it_goes() -> None:
     optimizer, other = followed(50), followed(0)
     other.load_state_dict(optimizer.state_dict())

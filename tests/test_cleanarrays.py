@@ -73,16 +73,19 @@ def test_test_arrays_stay_as_they_are(tmp_path: Path) -> None:
 def test_what_goes_with_the_samples_stays_with_them(tmp_path: Path) -> None:
     path, ids = tmp_path / "a.npz", np.arange(N) * 10
     cut: dict[str, Any] = {"ids": ids, "weights": np.ones((N, 2)) * ids[:, None], "valid": ids > 30, "value": ids}
-    cut |= dict.fromkeys(("contest_id", "is_test", "latest_visit", "sex_valid", "y_val_score"), ids)
+    cut |= dict.fromkeys(("contest_id", "is_test", "latest_visit", "sex_valid"), ids)
     # of other samples by their names, or of pairs of samples, or of something else
     kept: dict[str, Any] = dict.fromkeys(("val_ids", "Xtest", "testing", "x_valid", "y_dev", "eval"), ids)
+    kept |= dict.fromkeys(("testids", "testset", "ids_test_raw", "y_test_pred", "x_val_names"), ids)
     kept |= {"gram": np.ones((N, N)), "names": np.array(["a", "b", "c"]), "scale": np.array(2.0)}
     np.savez(path, x=PIXELS, y=LABELS, **cut, **kept)
     notes = load_whole(Source(str(path))).data.notes
-    of_samples = "contest_id, ids, is_test, latest_visit, sex_valid, valid, value, weights, y_val_score"
+    of_samples = "contest_id, ids, is_test, latest_visit, sex_valid, valid, value, weights"
     assert f"arrays with an entry per sample that were not used: {of_samples}" in notes
     (apart,) = [note for note in notes if note.startswith("not taken for the samples' though they are as long")]
-    assert apart.endswith(": Xtest, eval, gram, testing, val_ids, x_valid, y_dev")
+    assert apart.partition("are): ")[2].startswith(
+        "Xtest, eval, gram, ids_test_raw, testids, testing, testset, val_ids"
+    )
     cleaned(path, tmp_path / "b.npz", 0, 4)
     stays = keeping(N, 0, 4).numpy()
     with np.load(tmp_path / "b.npz") as copy:
@@ -91,6 +94,15 @@ def test_what_goes_with_the_samples_stays_with_them(tmp_path: Path) -> None:
             assert np.array_equal(copy[name], array[stays]), name
         for name, array in kept.items():
             assert np.array_equal(copy[name], array), name
+
+
+def test_without_another_set_every_array_that_long_is_the_samples(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    held: dict[str, Any] = dict.fromkeys(("eval", "test_result", "test_names"), np.arange(N))
+    np.savez(path, x=PIXELS, y=LABELS, **held)
+    cleaned(path, tmp_path / "b.npz", 0, 4)
+    with np.load(tmp_path / "b.npz") as copy:
+        assert all(len(copy[name]) == N - 2 for name in held)
 
 
 def test_known_sets_become_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,15 @@ def test_a_small_step_takes_few_evaluations(k: int) -> None:
     assert evaluations <= 14
 
 
+def test_steps_of_a_rounding_or_two_are_taken() -> None:
+    """Many of them in a row go somewhere."""
+    generator = torch.Generator().manual_seed(0)
+    start = torch.rand(1000, generator=generator) + 0.5
+    dual = start**3 + start
+    moved = solve_increasing(lambda x: x**3 + x, start, 2 * torch.finfo(torch.float32).eps * dual)
+    assert float((moved > start).float().mean()) > 0.9
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("k", range(len(FUNCTIONS)))
 def test_where_it_stops_looking_changes_no_bit(k: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,9 @@ def test_groups_with_potentials_of_their_own_are_asked_for_one_by_one() -> None:
         md.step_size([weights, biases], "linf")
     assert md.step_size([weights], "linf") == md.step_size([torch.full((2, 2), 0.05)], "linf")
     assert md.step_size(iter([biases]), "l2") == 0.1
+    same = [{**weights, "potential": md.QNorm(10)}]  # by another name
+    assert md.step_size(same, "linf") == md.step_size([weights], "linf")
+    assert md.step_size([{**biases, "potential": "q=2"}], "l2") == 0.1
 
 
 @pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2))])

@@ -73,7 +73,9 @@ class Auxiliary:
     def age(self) -> float | None:
         """For how much of its time scale z has followed the losses: after 1 it is 63 % of the way, after 3 95 %.
 
-        That scale is λ/lr epochs. None where nobody counts: in captured or compiled steps, with an lr on the device.
+        That scale is λ/lr epochs. None where nobody counts: in captured or compiled steps, with an lr on the device or
+        a step that a GradScaler may skip there, with clipping, `reduction="batch"` or another penalty than the square,
+        and where z was loaded without it. Several ranks count their batches as equally large.
         """
         age: float | None = self._store.get("z_age")
         return age

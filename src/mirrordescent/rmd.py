@@ -287,6 +287,8 @@ class RMD(SMD):
         self._pending.take_what_was_put_there_by_hand(grads)
         total, factor = self._clip(grads, max_norm)
         self._pending.scale(factor)
+        if factor.device.type != "cpu" or float(factor) < 1:
+            self.aux.grow_older(None)
         self._pending.remember(grads)
         return total
 
@@ -418,7 +420,9 @@ class RMD(SMD):
         """Count a step on z, of so many samples."""
         group, aux = self.param_groups[0], self.aux
         captured = aux.values.is_cuda and torch.cuda.is_current_stream_capturing()  # and then repeated unseen
-        if isinstance(rate, Tensor) or captured or torch.compiler.is_compiling():
+        otherwise = group["max_norm"] is not None or group["penalty"] != "square" or group["reduction"] != "sample"
+        skipped = getattr(self, "found_inf", None) is not None  # perhaps
+        if isinstance(rate, Tensor) or captured or otherwise or skipped or torch.compiler.is_compiling():
             aux.grow_older(None)
             return
         tail = group["momentum"] if group["momentum_rule"] == "dense" else 0.0

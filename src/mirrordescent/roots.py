@@ -106,7 +106,8 @@ def solve_increasing(
         old_x, old_f = torch.where(better, best_x, old_x), torch.where(better, best_f, old_f)
         best_x, best_f = torch.where(better, x, best_x), torch.where(better, f, best_f)
         width = 4 * limits.eps * best_x.abs() + limits.tiny
-        settled |= (best_f.abs() <= tolerance) | (torch.nextafter(low, high) >= high) | best_f.isnan()
+        if attempt >= _UNGUARDED:  # a step below the tolerance is begun with, and is to be taken all the same
+            settled |= (best_f.abs() <= tolerance) | (torch.nextafter(low, high) >= high) | best_f.isnan()
         if looks_every and (attempt + 1) % looks_every == 0 and bool(settled.all()):
             break
         candidate = _middle(low, high)

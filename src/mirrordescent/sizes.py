@@ -32,12 +32,7 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
     """
     if not 0 < number("sgd_lr", sgd_lr) < math.inf:
         raise ValueError(f"sgd_lr must be > 0 and finite, got {sgd_lr}")
-    psi = as_potential(potential)
-    params = _groups(params)
-    for group in params:
-        own = as_potential(group.get("potential", psi)) if isinstance(group, dict) else psi
-        if own != psi:
-            raise ValueError(f"a group has the potential {own.spec} of its own: ask for each group's lr by itself")
+    psi, params = as_potential(potential), _groups(params)
     usual = usual_size(params)
     if usual == 0 and psi.linear is None:
         raise ValueError("the weights are all 0, so no size is usual; ask at the start that training will have")
@@ -45,6 +40,10 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
     if not 0 < found < math.inf:
         there = f"ψ'' is {found / sgd_lr:g} at weights of {usual:.2g}"
         raise ValueError(f"under {psi.spec} no lr is like {sgd_lr:g}: {there}")
+    for group in params:
+        own = as_potential(group.get("potential", psi)) if isinstance(group, dict) else psi
+        if own != psi and not math.isclose(sgd_lr * curvature(own, usual), found, rel_tol=1e-6):
+            raise ValueError(f"a group has the potential {own.spec} of its own: ask for each group's lr by itself")
     return found
 
 

@@ -23,9 +23,10 @@ from mirrordescent.lab.names import listed
 INPUTS = ("x", "inputs", "images", "data", "features")
 LABELS = ("y", "labels", "targets", "label", "target")
 CHANNELS = (1, 3, 4)
-# the words at an end of the name of an array that goes with other samples: x_test, testx, val_ids, not contest_id
-ROLE = "|".join((*INPUTS, *LABELS))
-APART = re.compile(f"({ROLE})?(test|testing|holdout|validation|val|dev|eval|evaluation)({ROLE})?")
+# in the name of an array that goes with other samples, a word of these: x_test, testx, val_ids, not contest_id
+OTHERS = "test|testing|holdout|validation|val|dev|eval|evaluation"
+ROLE = "|".join((*INPUTS, *LABELS, "ids", "names", "set", "index", "idx", "weights", "groups"))
+APART = re.compile(f"({ROLE})?({OTHERS})({ROLE})?")
 LARGEST = 1e30  # far below what float32 holds, so that differences and sums fit too
 
 Array = NDArray[Any]
@@ -90,7 +91,8 @@ def prepare_arrays(
                 f"the training set have {x.shape[1:]}"
             )
     unused = sorted(set(arrays) - set(used))
-    beside = tuple(name for name in unused if _beside(name, arrays[name], len(found.x)))
+    sets = any(_apart(name) and _is_data(name) for name in arrays)  # else all arrays that long are the samples'
+    beside = tuple(n for n in unused if _has_each(arrays[n], len(found.x)) and not (sets and _apart(n)))
     for names, what in ((beside, " with an entry per sample"), (sorted(set(unused) - set(beside)), "")):
         notes += [f"arrays{what} that were not used: {listed(names, most=10)}"] if names else []
     as_long = [name for name in unused if name not in beside and arrays[name].shape[:1] == (len(found.x),)]
@@ -116,12 +118,27 @@ def prepare_arrays(
     return PreparedArrays(data, rows, (found.x_name, found.y_name), beside, found_test is not None or not whole)
 
 
-def _beside(name: str, array: Array, count: int) -> bool:
-    """Whether an array has an entry for each of the samples, such as ids or weights, and not for a test set's."""
-    words = [word for word in re.split("[^a-z]+", name.lower()) if word]
-    at_an_end = any(APART.fullmatch(word) for word in (words[:1] + words[-1:])) and words[0] not in ("is", "in")
-    apart = at_an_end or ("valid" in words and {*INPUTS, *LABELS, "ids", "id"} & set(words))
-    return array.shape[:1] == (count,) and count not in array.shape[1:] and not apart
+def _has_each(array: Array, count: int) -> bool:
+    """Whether an array has an entry for each of so many samples, such as ids or weights, and not for each pair."""
+    return array.shape[:1] == (count,) and count not in array.shape[1:]
+
+
+def _apart(name: str) -> bool:
+    """Whether an array goes with other samples than the training set's, by its name."""
+    words = _words(name)
+    flag = words[:1] in (["is"], ["in"])  # is_test says of each sample where it goes
+    return not flag and (any(APART.fullmatch(word) for word in words) or ("valid" in words and _is_data(name)))
+
+
+def _is_data(name: str) -> bool:
+    """Whether a name is that of inputs or labels, or of their numbers."""
+    data, words = "|".join((*INPUTS, *LABELS)), _words(name)
+    glued = re.compile(f"({data})({OTHERS})|({OTHERS})({data})")  # xtest
+    return bool({*INPUTS, *LABELS, "ids", "id"} & set(words)) or any(glued.fullmatch(word) for word in words)
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split("[^a-z]+", name.lower()) if word]
 
 
 @dataclass(frozen=True)
