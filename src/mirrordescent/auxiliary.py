@@ -182,8 +182,8 @@ class Auxiliary:
         self.tell()
         return {key: self._store[key] for key in ("z", "z_momentum") if key in self._store}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Copy z in place.
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copy z in place; its age is not known, unless the state has it, as RMD's own has.
 
         Raises ValueError where it belongs to another number of samples, before anything has changed.
         """
@@ -196,7 +196,7 @@ class Auxiliary:
             if key in self._store:
                 self._store[key].copy_(state[key]) if key in state else self._store[key].zero_()
         self._store["z_rejected"].zero_()
-        self._store["z_age"] = None
+        self._store["z_age"] = state.get("z_age")
 
     def check_fits(self, state: MutableMapping[str, Any]) -> None:
         """Raises ValueError where a state has no z, or one of another length."""

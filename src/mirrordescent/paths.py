@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mirrordescent import fused
 from mirrordescent.inputs import working
-from mirrordescent.potentials import Potential, Quadratic, Scaled
+from mirrordescent.potentials import Potential
 from mirrordescent.sharded import is_sharded, own_part
 
 # How many elements are stepped at a time where a step is many operations: small tensors of a group together, large ones
@@ -39,34 +39,21 @@ class Work:
 
 def _mirror_step_(w: Tensor, g: Tensor, potential: Potential, lr: float | Tensor) -> None:
     """∇ψ(w) ← ∇ψ(w) − η g (the paper's SMD equation), in place."""
-    weight = _weight_per_element(potential, w, g)
-    if weight is not None:
-        _weighted_step_(w, g, weight, lr, potential)
-    elif potential.linear is None:
+    h = potential.linear_at(w)
+    if h is None or (isinstance(h, Tensor) and not _is_wide(w, g)):
         for part, slope in _pieces(w, g) if elementwise(potential) else [(w, g)]:
             part.copy_(potential.step(part, _scaled(slope, lr)))
     elif isinstance(lr, Tensor):
-        w.sub_(g * (lr / potential.linear).to(g.dtype))
+        w.sub_(g * (lr.to(g.dtype) / h) if isinstance(h, Tensor) else g * (lr / h).to(g.dtype))
+    elif isinstance(h, Tensor):
+        w.addcdiv_(g, h, value=-lr)
     else:
-        w.add_(g, alpha=-lr / potential.linear)
+        w.add_(g, alpha=-lr / h)
 
 
-def _weight_per_element(potential: Potential, w: Tensor, g: Tensor) -> Tensor | None:
-    """h where ψ = ½ Σ h w², or a multiple of it, for which one operation on the weights does the step."""
-    base = potential.base if isinstance(potential, Scaled) else potential
-    if type(base) is not Quadratic or not isinstance(base.weight, Tensor):  # exactly: a subclass may step otherwise
-        return None
-    h = base._at(w) if w.dtype == g.dtype and w.dtype in (torch.float32, torch.float64) else None
-    return h if isinstance(h, Tensor) else None
-
-
-def _weighted_step_(w: Tensor, g: Tensor, weight: Tensor, lr: float | Tensor, potential: Potential) -> None:
-    """w ← w − η g/h, in place."""
-    factor = potential.factor if isinstance(potential, Scaled) else 1.0
-    if isinstance(lr, Tensor):
-        w.sub_(g * (lr / factor).to(g.dtype) / weight)
-    else:
-        w.addcdiv_(g, weight, value=-lr / factor)
+def _is_wide(w: Tensor, g: Tensor) -> bool:
+    """Whether they are of one type in which ψ is computed."""
+    return w.dtype == g.dtype and w.dtype in (torch.float32, torch.float64)
 
 
 def elementwise(potential: Potential) -> bool:

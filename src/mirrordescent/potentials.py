@@ -135,6 +135,10 @@ class Potential(ABC):
             stepped = stepped.clamp(*just_inside(self.domain, w.dtype))
         return torch.where(still, w if stepped.requires_grad else w.detach(), stepped)  # half a derivative is none
 
+    def linear_at(self, w: Tensor) -> float | Tensor | None:  # noqa: ARG002 (a weight per element is asked where)
+        """h where ∇ψ(w) = h·w, a number or one for each weight, in the type of w; None where ∇ψ is not linear."""
+        return self.linear
+
     def __add__(self, other: object) -> Potential:
         if not isinstance(other, Potential):
             return NotImplemented
@@ -350,6 +354,9 @@ class Quadratic(Potential):
             self.weight = self.weight.to(w.device)
         return self.weight.to(w.dtype)
 
+    def linear_at(self, w: Tensor) -> float | Tensor | None:
+        return self._at(w) if type(self) is Quadratic else self.linear  # a subclass may step otherwise
+
     def _terms(self, w: Tensor) -> Tensor:
         return 0.5 * self._at(w) * w * w
 
@@ -433,6 +440,10 @@ class Scaled(Potential):
 
     def domain_error(self, w: Tensor) -> str | None:
         return self.base.domain_error(w)
+
+    def linear_at(self, w: Tensor) -> float | Tensor | None:
+        h = self.base.linear_at(w)
+        return None if h is None else self.factor * h
 
     def _terms(self, w: Tensor) -> Tensor:
         return self.factor * self.base._terms(w)

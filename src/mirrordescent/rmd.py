@@ -451,7 +451,6 @@ class RMD(SMD):
             for key in SETTINGS:
                 group.setdefault(key, here[key])
             group.setdefault("largest_batch", 0)
-            age = group.setdefault("z_age", None)
             group.update(checked_settings(group))
             check_momentum(group.get("momentum", 0.0))
             if group["num_samples"] != here["num_samples"]:
@@ -462,7 +461,7 @@ class RMD(SMD):
                 raise ValueError(
                     "the state was made with a penalty of your own; make the optimizer with it before loading"
                 )
-            loaded = {key: group[key] for key in ("z", "z_momentum") if key in group}
+            loaded = {key: group[key] for key in ("z", "z_momentum", "z_age") if key in group}
             kept = {key: here[key] for key in STORED if key in here}
         super().__setstate__(state)
         if loading:
@@ -471,6 +470,5 @@ class RMD(SMD):
             here.update(group, **kept)
             self.param_groups[0] = here
             self.aux.load_state_dict(loaded)
-            here["z_age"] = age
             self._pending.clear()
             self._ranks = copy.copy(self._ranks)  # one that has not asked yet whether all of them loaded it

@@ -64,7 +64,7 @@ def _groups(params: Iterable[Any]) -> list[Any]:
 
 def _tensors(params: Iterable[Any]) -> Iterator[Tensor]:
     """Of parameters, of named ones, or of groups, as an optimizer takes them."""
-    for item in [params] if isinstance(params, (Tensor, torch.nn.Module)) else params:
+    for item in _groups(params):
         if isinstance(item, Tensor):
             yield item
         elif isinstance(item, dict):

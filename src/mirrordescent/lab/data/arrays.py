@@ -23,10 +23,11 @@ from mirrordescent.lab.names import listed
 INPUTS = ("x", "inputs", "images", "data", "features")
 LABELS = ("y", "labels", "targets", "label", "target")
 CHANNELS = (1, 3, 4)
-# in the name of an array that goes with other samples, a word of these: x_test, testx, val_ids, not contest_id
-OTHERS = "test|testing|holdout|validation|val|dev|eval|evaluation"
+DATA = {*INPUTS, *LABELS, "ids", "id"}
+# words in the name of an array that goes with other samples, also where they are written in one: x_test, testx
+OTHERS = ("test", "testing", "holdout", "validation", "val", "dev", "eval", "evaluation")
 ROLE = "|".join((*INPUTS, *LABELS, "ids", "names", "set", "index", "idx", "weights", "groups"))
-APART = re.compile(f"({ROLE})?({OTHERS})({ROLE})?")
+IN_ONE = re.compile(f"({ROLE})?({'|'.join(OTHERS)})({ROLE})?")
 LARGEST = 1e30  # far below what float32 holds, so that differences and sums fit too
 
 Array = NDArray[Any]
@@ -124,21 +125,23 @@ def _has_each(array: Array, count: int) -> bool:
 
 
 def _apart(name: str) -> bool:
-    """Whether an array goes with other samples than the training set's, by its name."""
+    """Whether an array goes with other samples than the training set's, by its name; is_test says where each goes."""
     words = _words(name)
-    flag = words[:1] in (["is"], ["in"])  # is_test says of each sample where it goes
-    return not flag and (any(APART.fullmatch(word) for word in words) or ("valid" in words and _is_data(name)))
+    others = set(words) & set(OTHERS) or ("valid" in words and _is_data(name))
+    return bool(others) and words[0] not in ("is", "in")
 
 
 def _is_data(name: str) -> bool:
     """Whether a name is that of inputs or labels, or of their numbers."""
-    data, words = "|".join((*INPUTS, *LABELS)), _words(name)
-    glued = re.compile(f"({data})({OTHERS})|({OTHERS})({data})")  # xtest
-    return bool({*INPUTS, *LABELS, "ids", "id"} & set(words)) or any(glued.fullmatch(word) for word in words)
+    return bool(DATA & set(_words(name)))
 
 
 def _words(name: str) -> list[str]:
-    return [word for word in re.split("[^a-z]+", name.lower()) if word]
+    words: list[str] = []
+    for word in re.findall("[a-z]+", name.lower()):
+        several = IN_ONE.fullmatch(word)
+        words += [part for part in several.groups() if part] if several else [word]
+    return words
 
 
 @dataclass(frozen=True)

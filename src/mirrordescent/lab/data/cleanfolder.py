@@ -74,7 +74,7 @@ class FolderOrigin:
         moved = [i for i in kept if labels[i] != targets[i]]
         places = {i: inside / self.prepared.files[i].relative_to(root) for i in kept}
         # nor does a file take the name of one that has gone: whoever knows samples by their paths would mix them up
-        taken = {_key(inside / file.relative_to(root)) for name in names for file in _of(root / name)}
+        taken = {_key(inside / file.relative_to(root)) for name in names for file in walk(root / name)}
         for i in moved:
             within = self.prepared.files[i].relative_to(root / names[targets[i]])
             places[i] = _free(inside / names[labels[i]] / within, names[targets[i]], taken)
@@ -87,7 +87,7 @@ class FolderOrigin:
         That is what is no image, an image that cannot be read (a person may mend it), and one that has no class.
         """
         root, samples = self.prepared.root, set(self.prepared.files)
-        found = [file for name in classes for file in _of(root / name)]
+        found = [file for name in classes for file in walk(root / name)]
         for folder in {root, self.path}:
             found += [file for file in folder.iterdir() if not junk(file.name)]
         files = sorted(file for file in found if file not in samples and file.is_file())
@@ -100,10 +100,6 @@ class FolderOrigin:
         folders = [folder for folder in self.path.iterdir() if folder.name.lower() in TESTS and not folder.is_symlink()]
         found = [Path(place, name) for folder in folders for place, _, names in os.walk(folder) for name in names]
         return sorted(file for file in found if file.is_file())
-
-
-def _of(folder: Path) -> list[Path]:
-    return list(walk(folder)) if folder.is_dir() else []
 
 
 def _key(place: Path) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.columns import Part, as_number, features_of
 from mirrordescent.lab.data.labels import class_names, class_numbers, label_names, loosely, missing_labels, spellings
-from mirrordescent.lab.data.split import divided
+from mirrordescent.lab.data.split import alike, divided
 from mirrordescent.lab.data.tablefile import Table, read_table
 from mirrordescent.lab.names import listed, nearest
 
@@ -190,7 +190,7 @@ def _unlabelled(table: Table, label: str, labelled: Sequence[int]) -> Iterator[s
 
 def _same_inputs(inputs: Tensor, targets: Tensor) -> Iterator[str]:
     """Rows with the same inputs: with another label as well no network can tell which is right."""
-    groups = torch.unique(inputs, dim=0, return_inverse=True)[1]
+    groups = alike(inputs)
     kinds = torch.unique(torch.stack([groups, targets], dim=1), dim=0)[:, 0]
     several = torch.bincount(kinds, minlength=int(groups.max()) + 1) > 1
     if copies := len(inputs) - len(kinds):
