@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import step
 import torch
+import unsaid
 from engine import Kernel, Update
 from PIL import Image
 from torch import Tensor, nn
@@ -82,3 +83,16 @@ def test_a_step_of_rmd_by_itself_moves_w_and_z() -> None:
         torch.testing.assert_close(w.detach(), torch.full((4,), 1 - 0.05 * count))
         torch.testing.assert_close(optimizer.aux.values[:128], torch.full((128,), 0.01 * count))
     assert not optimizer.aux.values[128:].any()
+
+
+def test_a_batch_in_parts_is_normalised_part_by_part_and_the_first_is_kept() -> None:
+    torch.manual_seed(0)
+    norm, alone = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+    x = torch.randn(8, 4, 6, 6)
+    outputs = unsaid.in_parts(lambda model, x: model(x), 4)(nn.Sequential(norm), x)
+    rest = [nn.BatchNorm2d(4)(part) for part in x[2:].chunk(3)]
+    assert torch.equal(outputs, torch.cat([alone(x[:2]), *rest]))
+    for name, held in alone.state_dict().items():
+        assert name == "num_batches_tracked" or torch.equal(norm.state_dict()[name], held)
+    assert norm.momentum == alone.momentum
+    assert not torch.allclose(outputs, alone(x))

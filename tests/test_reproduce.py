@@ -125,8 +125,12 @@ def test_some_of_the_runs_can_be_asked_for() -> None:
         (1.2, 0),
         (1.0, 0),
     ]
-    with pytest.raises(ValueError, match=r"has seed 2; there are 0$"):
-        runs_of("40", methods=["rmd-batch"], lams=[1], seeds=[0, 2])
+    assert {(run.lam, run.seed) for run in runs_of("all", methods=["rmd-batch"], lams=[1, 1.2], seeds=[7, 0, 7])} == {
+        (lam, seed) for lam in (1, 1.2) for seed in (0, 7)
+    }
+    assert set(runs_of("40", methods=["sgd"], seeds=[0, 1, 2])) == set(runs_of("40", methods=["sgd"]))
+    with pytest.raises(ValueError, match="seed must be >= 0, got -1"):
+        runs_of("40", seeds=[-1])
     for run in everything_there:
         assert run in runs_of("all", methods=[], epochs=run.epochs)
 

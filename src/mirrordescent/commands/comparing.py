@@ -42,7 +42,7 @@ def reproduce(
         quick: only the first rows, for ten epochs: to see that it works
         methods: only these, of rmd-sample, rmd-batch, weight-decay, sgd
         lams: only these λ
-        seeds: only these; the tables' first rows have 0, 1 and 2, the others 0
+        seeds: each row from these, whichever they are; the tables' first rows have 0, 1 and 2, the others 0
         epochs: another epoch limit than the tables have; in the report longer runs have a row of their own
         minutes: stop cleanly after so many; the same command goes on later
         at_once: runs side by side (GPU); what the memory holds, at most 8, unless given

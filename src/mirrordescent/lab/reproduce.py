@@ -33,14 +33,17 @@ def runs_of(
 ) -> list[Run]:
     """The runs of a table ("40", "25", "10", "0") or of all, the most telling first.
 
-    quick: only the first few of each table, for ten epochs: to see that it works. methods, lams, seeds: only those,
-    where any are named. epochs: another limit than the tables have; in the report longer runs have a row of their own.
-    Raises ValueError for a method that is none of METHODS, and for a λ or a seed that none of them has.
+    quick: only the first few of each table, for ten epochs: to see that it works. methods, lams: only those, where any
+    are named. seeds: each setting from these, the tables' own or others. epochs: another limit than the tables have; in
+    the report longer runs have a row of their own. Raises ValueError for a method that is none of METHODS, and for a λ
+    that none of them has.
 
     >>> len(runs_of("all")), len(runs_of("40")), len(runs_of("40", quick=True))
     (96, 24, 3)
     >>> [(run.lam, run.epochs) for run in runs_of("40", methods=["rmd-batch"], lams=[1, 0.7], epochs=1500)]
     [(1.0, 1500), (0.7, 1500)]
+    >>> [(run.lam, run.seed) for run in runs_of("40", methods=["rmd-batch"], lams=[1, 0.7], seeds=[0, 5])]
+    [(1.0, 0), (0.7, 0), (1.0, 5), (0.7, 5)]
     """
     levels = paper.TABLES if table == "all" else (int(table),)
     if quick:
@@ -56,11 +59,9 @@ def runs_of(
         there = f"there are {', '.join(f'{lam:g}' for lam in sorted(known))}" if known else "they have no lam"
         raise ValueError(f"no run of the tables with these methods has lam {unknown_lams[0]:g}; {there}")
     runs = [run for run in runs if not lams or run.lam in lams]
-    known_seeds = sorted({run.seed for run in runs})
-    if unknown_seeds := [seed for seed in seeds if seed not in known_seeds]:
-        there = f"there are {', '.join(map(str, known_seeds))}"
-        raise ValueError(f"no run of the tables with these methods and lams has seed {unknown_seeds[0]}; {there}")
-    runs = [run for run in runs if not seeds or run.seed in seeds]
+    if seeds:
+        settings = dict.fromkeys(dataclasses.replace(run, seed=0) for run in runs)
+        runs = [dataclasses.replace(run, seed=seed) for seed in dict.fromkeys(seeds) for run in settings]
     return [run if epochs is None else paper.lasting(run, epochs) for run in runs]
 
 
