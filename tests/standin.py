@@ -1,0 +1,200 @@
+"""A stand-in for a GPU, where there is none: what training does on one can be followed on any machine.
+
+Its tensors say that they lie on cuda:0, and are computed on the CPU. While a graph is captured, or waiting is forbidden
+(`torch.cuda.set_sync_debug_mode("error")`), looking at a value and copying between devices fail. A captured graph does
+what CUDA's does: nothing happens at its capture, and a replay repeats the operations without Python, on the same
+memory, with the numbers that Python had at the time. Of kernels, streams, autocast (what would be computed in bfloat16
+is in float32) and the GPU's own rounding it knows nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from mirrordescent.lab import job
+
+CUDA = torch.device("cuda", 0)
+INSIDE = torch.device("meta")  # what PyTorch takes it for: every build has this device, and autograd works there
+LOOKS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::masked_select", "aten::nonzero"}
+
+
+class There(Tensor):
+    """A tensor of the stand-in; what it holds is on the CPU."""
+
+    held: Tensor
+    device = CUDA
+    is_cuda = True
+    is_meta = False
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> There:
+        made: There = Tensor._make_wrapper_subclass(
+            cls, held.size(), held.stride(), held.storage_offset(), dtype=held.dtype, device=INSIDE
+        )
+        made.held = held
+        return made
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"There({self.held})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.held.__reduce_ex__(protocol)  # a checkpoint, which is read on the CPU
+
+    @classmethod  # which torch's own type does not know to be one
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise AssertionError(f"{func} of a tensor of the stand-in, and it is gone")
+
+
+def there(device: Any) -> bool:
+    return device is not None and torch.device(device).type in (CUDA.type, INSIDE.type)
+
+
+class Asking(TorchFunctionMode):
+    """Whoever asks for cuda means the device that PyTorch knows."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is Tensor.cuda:
+            func, args = Tensor.to, (args[0], CUDA)
+        if there(kwargs.get("device")):
+            kwargs["device"] = INSIDE
+        if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") == INSIDE:
+            del kwargs["device"]
+            return func(*args, **kwargs).to(INSIDE)
+        names = (torch.device, str) if func is Tensor.to else torch.device
+        return func(*(INSIDE if isinstance(a, names) and there(a) else a for a in args), **kwargs)
+
+
+class Graph:
+    """A CUDA graph of the stand-in."""
+
+    def __init__(self) -> None:
+        self.operations: list[tuple[Callable[..., Any], Any, Any, Any]] = []
+        self._before: dict[int, tuple[Tensor, Tensor]] = {}  # by memory: all of it, and what was there
+        self._own: dict[int, Tensor] = {}
+
+    def add(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """One operation more."""
+        for t in tensors((args, kwargs)):
+            memory = t.untyped_storage()
+            if memory._cdata not in self._own and memory._cdata not in self._before:
+                whole = t.as_strided((memory.nbytes() // t.element_size(),), (1,), 0)
+                self._before[memory._cdata] = whole, whole.clone()
+        out = func(*args, **kwargs)
+        self.operations.append((func, args, kwargs, out))
+        self._own.update(
+            (memory, t) for t in tensors(out) if (memory := t.untyped_storage()._cdata) not in self._before
+        )
+        return out
+
+    def captured(self) -> None:
+        """Nothing has happened yet."""
+        for whole, before in self._before.values():
+            whole.copy_(before)
+        self._before.clear()
+
+    def replay(self) -> None:
+        for func, args, kwargs, out in self.operations:
+            again = func(*args, **kwargs)
+            for old, new in zip(tensors(out), tensors(again), strict=True):
+                if old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+class Stream:
+    def __init__(self, *_: Any) -> None: ...
+
+    def wait_stream(self, _: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+class Machine(TorchDispatchMode):
+    """Computes on the CPU what is asked of the stand-in's tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.graph: Graph | None = None  # under capture
+        self.forbidden = False  # to wait
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        given, device = tensors((args, kwargs)), kwargs.get("device")
+        here = [t for t in given if isinstance(t, There)]
+        back = device is not None and not there(device)
+        if not here and (device is None or back):
+            return func(*args, **kwargs)
+        if self.forbidden or self.graph is not None:
+            name = func.name().partition(".")[0]
+            assert name not in LOOKS, f"{name} makes the host wait"
+            crossed = back or any(t.dim() for t in given if not isinstance(t, There))
+            assert not crossed, f"{name} copies between devices"
+        if device is not None:
+            kwargs["device"] = torch.device("cpu")
+        args, kwargs = tree_map(lambda t: t.held if isinstance(t, There) else t, (args, kwargs))
+        out = func(*args, **kwargs) if self.graph is None else self.graph.add(func, args, kwargs)
+        if back:
+            return out
+        known = {id(t.held): t for t in here}  # what was written to in place
+        return tree_map(lambda t: known[id(t)] if id(t) in known else There(t) if isinstance(t, Tensor) else t, out)
+
+    @contextmanager
+    def capture(self, graph: Graph, **_: Any) -> Iterator[None]:
+        assert self.graph is None
+        self.graph = graph
+        try:
+            yield
+        finally:
+            self.graph = None
+            graph.captured()
+
+    def forbid(self, mode: str | int) -> None:
+        self.forbidden = mode in ("error", 2)
+
+
+@contextmanager
+def stand_in() -> Iterator[None]:
+    """While it lasts, PyTorch finds a GPU."""
+    machine = Machine()
+    instead: dict[str, Any] = {
+        "CUDAGraph": Graph,
+        "Stream": Stream,
+        "_lazy_init": lambda: None,
+        "current_device": lambda: 0,
+        "current_stream": Stream,
+        "default_stream": Stream,
+        "device": lambda _: nullcontext(),
+        "device_count": lambda: 1,
+        "empty_cache": lambda: None,
+        "get_device_capability": lambda *_: (9, 0),
+        "get_device_name": lambda *_: "stand-in",
+        "get_sync_debug_mode": lambda: 2 * machine.forbidden,
+        "graph": machine.capture,
+        "is_available": lambda: True,
+        "is_bf16_supported": lambda *_: True,
+        "is_current_stream_capturing": lambda: machine.graph is not None,
+        "mem_get_info": lambda *_: (2**36, 2**37),
+        "set_sync_debug_mode": machine.forbid,
+        "stream": lambda _: nullcontext(),
+        "synchronize": lambda *_: None,
+    }
+    with ExitStack() as stack:
+        for name, value in instead.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        stack.enter_context(mock.patch.object(job, "halved", job.call))
+        stack.enter_context(machine)
+        stack.enter_context(Asking())
+        yield
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    return [t for t in tree_leaves(tree) if isinstance(t, Tensor)]

@@ -1,0 +1,67 @@
+"""The stand-in for a GPU finds what it is there to find."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from standin import stand_in
+
+from mirrordescent.lab.timing import captured
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_it_is_one_while_it_lasts() -> None:
+    with stand_in():
+        assert torch.cuda.is_available()
+        assert torch.zeros(1).cuda().device == torch.device("cuda", 0) == torch.tensor(1, device="cuda").device
+        assert torch.ones(2, device="cuda").cpu().tolist() == [1, 1]
+    assert not torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(
+    "look", [bool, float, torch.Tensor.nonzero, lambda t: t[t > 0]], ids=["bool", "float", "nonzero", "mask"]
+)
+def test_looking_is_found(look: object) -> None:
+    assert callable(look)
+    with stand_in():
+        there = torch.ones((), device="cuda")
+        look(there)
+        torch.cuda.set_sync_debug_mode("error")
+        with pytest.raises(AssertionError, match="wait"):
+            look(there)
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        torch.Tensor.cpu,
+        lambda t: t + torch.ones(2),
+        lambda t: t.copy_(torch.ones(2)),
+        lambda _: torch.tensor([1.0], device="cuda"),
+    ],
+)
+def test_copying_is_found(copy: object) -> None:
+    assert callable(copy)
+    with stand_in():
+        there = torch.ones(2, device="cuda")
+        torch.cuda.set_sync_debug_mode("error")
+        with pytest.raises(AssertionError, match="copies"):
+            copy(there)
+
+
+def test_a_captured_graph_is_memory_and_operations_and_no_python() -> None:
+    with stand_in():
+        x, y, steps = torch.ones(3, device="cuda"), torch.zeros(3, device="cuda"), []
+
+        def step() -> None:
+            steps.append(1)
+            doubled = 2 * x
+            y.add_(doubled[:2].sum() + len(steps))
+
+        replay = captured(step)  # after three steps
+        assert y.cpu().tolist() == [12 + 1 + 2 + 3] * 3
+        for _ in range(2):
+            x.add_(1)
+            replay()  # with the fourth's number
+        assert len(steps) == 4
+        assert y.cpu().tolist() == [18 + 8 + 4 + 12 + 4] * 3
