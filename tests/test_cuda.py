@@ -18,7 +18,7 @@ from mirrordescent.lab.timing import captured as capture
 # cuBLAS is deterministic only with a fixed workspace, and reads this once.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-pytestmark = pytest.mark.cuda
+pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("ignore:under .* lr = ")]  # one step for all potentials
 STANDIN = pytest.mark.standin
 
 CLOSED_FORMS = [

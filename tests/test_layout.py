@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "mirrordescent"
 # potential → mirror step → z → RMD → the lab
 ORDER = [
     "eager",
+    "caller",
     "sharded",
     "inputs",
     "floating",

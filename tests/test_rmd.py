@@ -222,6 +222,7 @@ def test_a_loss_that_rounds_to_zero_moves_w_negligibly(dtype: torch.dtype) -> No
     assert optimizer.aux.values < 2
 
 
+@pytest.mark.filterwarnings("ignore:a loss is")
 @pytest.mark.parametrize("reduction", ["sample", "batch"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -242,6 +243,19 @@ def test_a_loss_that_is_not_finite_never_reaches_z(reduction: str, bad: float, m
     assert bool(other.aux.values.isfinite().all())
     if reduction == "sample":
         assert bool((other.aux.values[[0, 2, 3]] > 0).all())
+
+
+def test_the_first_loss_that_is_not_finite_is_told() -> None:
+    w = nn.Parameter(torch.ones(3))
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=3)
+    for bad in (math.nan, math.inf):
+        with pytest.warns(UserWarning, match=f"a loss is {bad}: if that goes on, training has diverged"):
+            md.RMD([w], lr=0.1, lam=1.0, num_samples=3).loss(w * torch.tensor([1.0, bad, 2.0]), torch.arange(3))
+    with pytest.warns(UserWarning, match="a loss is nan"):
+        optimizer.loss(w * math.nan, torch.arange(3))
+    optimizer.loss(w * math.nan, torch.arange(3))  # told once
+    with pytest.raises(ValueError, match="losses must be >= 0, got -2"):
+        optimizer.loss(w * torch.tensor([math.nan, -2.0, 1.0]), torch.arange(3))
 
 
 # Bad input: a clear error, and nothing has changed
@@ -452,7 +466,8 @@ def test_a_root_may_be_as_inexact_as_its_type_and_no_more() -> None:
     residual = (w * torch.tensor([3.14159, 1e3])).bfloat16()
     optimizer.loss(residual.square() / 2, torch.arange(2), root=residual)
     infinite = w * torch.tensor([1.0, float("inf")])
-    optimizer.loss(infinite.square() / 2, torch.arange(2), root=infinite)  # w is lost, as with any optimizer
+    with pytest.warns(UserWarning, match="a loss is inf"):
+        optimizer.loss(infinite.square() / 2, torch.arange(2), root=infinite)  # w is lost, as with any optimizer
     with pytest.raises(ValueError, match="root must satisfy losses = root²/2, but a loss of 1 came with a root of 1"):
         optimizer.loss(w.square(), torch.arange(2), root=w)
 
@@ -526,6 +541,7 @@ def test_a_step_that_breaks_off_takes_no_batch_twice(monkeypatch: pytest.MonkeyP
     assert not optimizer.aux.values.any()
 
 
+@pytest.mark.filterwarnings("ignore:a loss is")
 def test_a_root_that_is_infinite_leaves_z_alone() -> None:
     w = nn.Parameter(torch.ones(2))
     optimizer = md.RMD([w], 0.1, 1.0, 2)

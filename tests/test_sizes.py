@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -40,6 +41,23 @@ def test_the_usual_size_is_that_of_matrices() -> None:
 @pytest.mark.parametrize(("q", "weight"), [(1.1, 0.02), (3, 0.5), (10, 0.05)])
 def test_the_curvature_of_a_q_norm_is_its_closed_form(q: float, weight: float) -> None:
     assert curvature(md.QNorm(q), weight) == pytest.approx((q - 1) * weight ** (q - 2), rel=1e-4)
+
+
+@pytest.mark.parametrize("made", [md.SMD, lambda w, lr, psi: md.RMD(w, lr, 20 * lr, 1, psi)], ids=["SMD", "RMD"])
+def test_a_step_that_is_absurdly_large_under_its_potential_is_told(made: Callable[..., md.SMD]) -> None:
+    """At its start: each potential has its own scale of lr."""
+    w = [nn.Parameter(torch.full((2, 3), 0.05))]
+    with pytest.warns(UserWarning, match=r"under linf lr = 0\.1 .* as SGD does with lr = 3e\+08; lr = 4e-11 is like"):
+        made(w, 0.1, "linf")
+    made(w, md.step_size(w, "linf"), "linf")
+    made(w, 0.1, "l1")
+    made(w, 1e-12, "q=3")  # a small one may be meant
+    made([nn.Parameter(torch.zeros(2, 2))], 0.1, "linf")  # of no size
+    made([nn.Parameter(torch.ones(2, 2, device="meta"))], 0.1, "linf")
+    sum_of_two = {"params": [nn.Parameter(w[0].detach().clone())], "potential": md.LInf() + md.L2(), "lr": 10.0}
+    optimizer = md.SMD(w, 1e-11, "linf")
+    with pytest.warns(UserWarning, match=r"under linf \+ l2 lr = 10 "):
+        optimizer.add_param_group(sum_of_two)
 
 
 def test_what_has_no_such_size_is_told() -> None:

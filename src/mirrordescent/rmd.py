@@ -258,9 +258,12 @@ class RMD(SMD):
             bad = (index != index.clamp(0, len(self.aux) - 1)) | (losses < -eps)
             self.param_groups[0]["z_rejected"].add_(bad.sum())
             return bad
-        if bool((losses < -eps).any()):
-            worst = losses[losses < -eps].min().item()
-            raise ValueError(f"losses must be >= 0, got {worst:.4g}; RMD takes any loss that is, shifted if need be")
+        low, high = (end.item() for end in losses.aminmax())  # NaN if any is
+        if low < -eps or (math.isnan(low) and bool((losses < -eps).any())):
+            low = losses.nan_to_num(nan=0.0).min().item()
+            raise ValueError(f"losses must be >= 0, got {low:.4g}; RMD takes any loss that is, shifted if need be")
+        if not high < math.inf:
+            self._stability.not_finite(high)
         return None
 
     def _params(self) -> list[Tensor]:

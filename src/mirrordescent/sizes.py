@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from mirrordescent.potentials import Potential
 from mirrordescent.specs import potential as as_potential
 
 NEARBY = 1e-3  # relative, for a derivative
+LOWEST, HIGHEST = 1e-4, 3.0  # steps of SGD that somebody may mean
 
 
 def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float = 0.1) -> float:
@@ -21,7 +23,9 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
 
     params: a model's, at its start, as an optimizer takes them; u is the root mean square of those with more than one
     dimension (all, if none has). λ scales with lr, as z settles over λ/lr epochs: where 2 suits lr = 0.1, it is 20 lr.
-    One size stands for all layers: where they differ by much (an embedding beside convolutions), ask for each group.
+    One size stands for all layers: where they differ by much (an embedding beside convolutions, the gains of batch
+    norm), ask for each group. Below q = 2 weights move faster the larger they grow: where you scale a start down, ask
+    before you do, or lr is too large for the weights that grow all the same.
     Raises ValueError for a potential in which weights depend on each other, for a group that has another one of its
     own, for weights that are all 0, and where ψ'' is beyond what numbers hold.
 
@@ -45,6 +49,27 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
         if own != psi and not math.isclose(sgd_lr * curvature(own, usual), found, rel_tol=1e-6):
             raise ValueError(f"a group has the potential {own.spec} of its own: ask for each group's lr by itself")
     return found
+
+
+@dataclass(frozen=True)
+class FarOff:
+    """A step that moves weights of the usual size as no step does that somebody would give SGD."""
+
+    usual: float  # size of a weight
+    alike: float  # the lr with which SGD moves it so far
+    better: float  # the lr that is like SGD's 0.1
+
+
+def far_off(params: Iterable[Any], potential: Potential, lr: float) -> FarOff | None:
+    """Whether a step is that; None where it is not, and where ψ is SGD's own or nothing can be said."""
+    if lr == 0 or not potential.separable or potential.linear == 1 or (potential.live and not potential.uniform):
+        return None
+    usual = usual_size(params)
+    there = curvature(potential, usual) if usual else 0.0
+    if not 0 < lr * there < math.inf:  # it may be beyond what numbers hold
+        return None
+    alike = lr / there
+    return None if LOWEST <= alike <= HIGHEST else FarOff(usual, alike, 0.1 * there)
 
 
 def usual_size(params: Iterable[Any]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Callable, Mapping, Set
 from typing import Any, overload
 
@@ -12,10 +13,12 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from mirrordescent import fused as kernels
+from mirrordescent.caller import outside
 from mirrordescent.inputs import number
 from mirrordescent.paths import Work, apply, elementwise
 from mirrordescent.potentials import L1, L2, LInf, Potential, QNorm, Scaled, Sum
 from mirrordescent.sharded import is_sharded
+from mirrordescent.sizes import HIGHEST, far_off
 from mirrordescent.specs import potential as as_potential
 
 # settings of torch's optimizers that are not settings here, and what takes their place
@@ -114,6 +117,7 @@ class SMD(Optimizer):
             raise
         self._within[len(self.param_groups) - 1] = self.param_groups[-1]["potential"]
         self._make_state(self.param_groups[-1])
+        self._look_at_rate(self.param_groups[-1])
 
     def _check_group(self, group: dict[str, Any]) -> None:
         _check_keys(group, {"params", "param_names", *self.defaults})
@@ -141,6 +145,20 @@ class SMD(Optimizer):
             error = psi.domain_error(w.detach()) if _has_values(w) else None
             if error is not None:
                 raise ValueError(f"{self._name(group, k)}: {error}")
+
+    def _look_at_rate(self, group: dict[str, Any]) -> None:
+        """Warn of a step that is as if SGD's were absurdly large: each potential has its own scale of lr."""
+        psi, params = self.potential_of(group), group["params"]
+        if torch.compiler.is_compiling() or not params or not all(map(_has_values, params)):
+            return
+        found = far_off(params, psi, float(group["lr"]))
+        if found is not None and found.alike > HIGHEST:
+            warnings.warn(
+                f"under {psi.spec} lr = {float(group['lr']):.3g} moves weights of the usual size ({found.usual:.2g}) "
+                f"as SGD does with lr = {found.alike:.1g}; lr = {found.better:.1g} is like SGD's 0.1 (see "
+                "md.step_size), and lam scales with it",
+                stacklevel=outside(),
+            )
 
     def _name(self, group: dict[str, Any], k: int) -> str:
         names = group.get("param_names")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from mirrordescent.caller import outside
 from mirrordescent.eager import may_wait
 from mirrordescent.inputs import check_rate
 
 HABIT = 3  # steps
 FOREVER = 1e5  # epochs, longer than any training
-INSIDE = tuple(str(Path(str(file)).parent) for file in (torch.__file__, __file__))  # where a person's line is not
 
 
 class Stability:
@@ -107,6 +105,14 @@ class Stability:
                 "as large. Scale each by its share (a trainer that accumulates gradients may leave it to you)",
             )
 
+    def not_finite(self, loss: float) -> None:
+        """Tell of the first loss that is not finite."""
+        self._warn(
+            "finite",
+            f"a loss is {loss}: if that goes on, training has diverged, and a smaller lr (and lam) may help; z leaves "
+            "such losses out, the weights take what gradients they give",
+        )
+
     def nothing_moves(self) -> None:
         """Tell that a step has batches and no gradients."""
         self._warn(
@@ -138,17 +144,9 @@ class Stability:
     def _warn(self, about: str, told: str) -> None:
         if about not in self._told and not torch.compiler.is_compiling():
             self._told.add(about)
-            warnings.warn(told, stacklevel=_outside())
+            warnings.warn(told, stacklevel=outside())
 
 
 def in_all(share: float, momentum: float) -> float:
     """What one visit moves z by, momentum's tail included."""
     return share / (1 - momentum) if momentum < 1 else math.inf
-
-
-def _outside() -> int:
-    """For a warning of the caller's: how far up the line is that is neither ours nor PyTorch's."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
-        frame, level = frame.f_back, level + 1
-    return level

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +19,8 @@ from mirrordescent.lab.noise import Corrupted, corrupt
 from mirrordescent.lab.place import Place, precision
 from mirrordescent.lab.runs import Run, derived
 from mirrordescent.lab.visits import Visits, cropped, edged, mixed, padded, visits
-from mirrordescent.sizes import curvature, usual_size
+from mirrordescent.sizes import far_off
 
-LOWEST, HIGHEST = 1e-4, 3.0  # steps of SGD that somebody may mean
 SLOW = 20  # times as many epochs as there are, over which z would settle
 
 
@@ -222,6 +222,12 @@ def network(run: Run, data: Data) -> nn.Module:
 
 def optimizer_for(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
     """The run's algorithm over n training samples."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "under .* lr = ")  # `step_notes` tells it
+        return _optimizer(run, model, n)
+
+
+def _optimizer(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
     weights = model.parameters()
     if run.algorithm == "sgd":
         return _sgd(run, model)
@@ -266,17 +272,14 @@ def step_notes(run: Run, data: Data) -> list[str]:
 
 def _far_off(run: Run, data: Data) -> str:
     """That a step of another potential than ℓ2 is as if SGD's were absurd, and one that is not; else nothing."""
-    potential = md.potential(run.potential)
-    if run.algorithm not in ("smd", "rmd") or not potential.separable or potential.linear == 1:
+    if run.algorithm not in ("smd", "rmd"):
         return ""
-    usual = usual_size(network(run, data).parameters())
-    there = curvature(potential, usual)
-    alike = run.lr / there if 0 < there < math.inf else 0.0  # it may be beyond what numbers hold
-    if not alike or LOWEST <= alike <= HIGHEST:
+    found = far_off(network(run, data).parameters(), md.potential(run.potential), run.lr)
+    if found is None:
         return ""
     return (
-        f"under {run.potential} a step of {run.lr:g} moves weights of the usual size ({usual:.2g}) as SGD does with "
-        f"{alike:.1g}; --lr {0.1 * there:.1g} is like 0.1, and --lam scales with it"
+        f"under {run.potential} a step of {run.lr:g} moves weights of the usual size ({found.usual:.2g}) as SGD does "
+        f"with {found.alike:.1g}; --lr {found.better:.1g} is like 0.1, and --lam scales with it"
     )
 
 

@@ -22,8 +22,7 @@ class Place:
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto is a GPU where there is one"""
     threads: int | None = None
-    """of the CPU, PyTorch's number unless given, and side by side a share of it; runs are equal to the last bit for the
-    same number only"""
+    """of the CPU, PyTorch's number unless given, side by side a share of it; only the same number repeats every bit"""
     deterministic: bool = False
     """on a GPU, only kernels that repeat themselves to the last bit (slower)"""
 

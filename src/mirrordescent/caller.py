@@ -1,0 +1,18 @@
+"""Whose line a warning is about: the caller's, the first that is neither ours nor PyTorch's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+INSIDE = tuple(str(Path(str(file)).parent) for file in (torch.__file__, __file__))
+
+
+def outside() -> int:
+    """The `stacklevel` for a warning of the function that asks."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
+        frame, level = frame.f_back, level + 1
+    return level
