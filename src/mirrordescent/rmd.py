@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from mirrordescent.paths import apply
 from mirrordescent.pending import Batch, Pending, gradients
 from mirrordescent.potentials import Potential
 from mirrordescent.ranks import NO_BATCH, Ranks
-from mirrordescent.rules import PENALTIES, Slope, batch_rule, check_penalty, finite, machine_epsilon, sample_rule
+from mirrordescent.rules import PENALTIES, Slope, check_penalty, coefficients, finite, machine_epsilon
 from mirrordescent.settings import CUSTOM, SETTINGS, check_momentum, checked_settings
 from mirrordescent.sharded import everywhere, own_part
 from mirrordescent.smd import SMD
@@ -220,21 +220,9 @@ class RMD(SMD):
             if bad is not None:
                 index = index.clamp(0, len(aux) - 1)
             z = aux.values[index].to(L.dtype)
-            if root is not None:
-                r, s = z - working(root.detach()), None
-            elif group["reduction"] == "batch":
-                r, s = batch_rule(L, z, eps, bad)
-            else:
-                r, s = sample_rule(L, z, eps)
-            weight = slope(r) if s is None else slope(r) / s
-            if s is not None and eps == 0:  # a loss of 0 has no gradient
-                weight = torch.where(s == 0, 0, weight)
-            # A loss that is not finite may spoil w, as with any optimizer, but never z: ℓ̂'(0) = 0.
-            d = slope(finite(r)).to(aux.values.dtype)
-            if self._penalty is not None:
-                d = finite(d)
-            if bad is not None:
-                weight, d = torch.where(bad, 0, weight), torch.where(bad, 0, d)
+            signed, whole = None if root is None else working(root.detach()), group["reduction"] == "batch"
+            weight, d = coefficients(L, z, slope, eps, root=signed, whole=whole, bad=bad)
+            d = finite(d.to(aux.values.dtype))  # whatever a user's own slope is
             value = L.mean()
         through = losses if root is None else root
         if not torch.is_grad_enabled():
@@ -306,29 +294,18 @@ class RMD(SMD):
             own_part(g).mul_(factor.to(g.device))
         return total, finite(factor)
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def _move(self) -> None:
         """One mirror step on w and one on z, for the batches whose `loss()` has gone backward since the last step.
 
         Raises RuntimeError, before anything has changed, when there are gradients but none of them came from `loss()`.
         """
-        value = None
-        if closure is not None:
-            with torch.enable_grad():
-                value = closure()
         self._pending.drop_what_broke_off()
         self._check_one_momentum()
         works = self._gather()
         if not any(work.params for work in works):
             if self._pending.unreached:
                 self._stability.nothing_moves()
-            return value
+            return
         self._make_ball()
         grads = gradients(self._params())
         if self._pending and grads[0].device.type == "cpu":
@@ -337,7 +314,7 @@ class RMD(SMD):
         if not self._pending and self._ranks.number == 1:
             # All 0: cleared in place, or a distributed checkpoint's way of making an optimizer's state.
             if not any(bool(g.any()) for g in grads):
-                return value
+                return
             raise RuntimeError(NO_BATCH)
         if self.lam != math.inf:
             self._ranks.check(self._params(), grads, self.aux.values, batch=bool(self._pending))
@@ -359,7 +336,6 @@ class RMD(SMD):
                 self._grow_older(rate, len(index) * self._ranks.number)
         finally:  # a potential of the user's may break off in the middle, and no batch is taken twice
             self._pending.clear()
-        return value
 
     def _rate(self, index: Tensor) -> float | Tensor | None:
         """η/λ; None where z stays (λ = ∞). Raises ValueError for one with which z diverges, where it is a number."""

@@ -55,6 +55,36 @@ def batch_rule(losses: Tensor, z: Tensor, eps: float, bad: Tensor | None = None)
     return (mean_z - s).expand_as(losses), s.expand_as(losses)
 
 
+def coefficients(
+    losses: Tensor,  # (batch,), float32 or float64
+    z: Tensor,  # (batch,)
+    slope: Slope,
+    eps: float,
+    *,
+    root: Tensor | None = None,  # (batch,), signed
+    whole: bool = False,
+    bad: Tensor | None = None,  # (batch,), bool
+) -> tuple[Tensor, Tensor]:
+    """What a batch's losses and its z say: the weight −a_i of ∇L_i (of ∇root_i where there is a root), and ℓ̂'(r_i).
+
+    whole: one r for the batch, Algorithm 2. bad: samples that count for nothing.
+    """
+    if root is not None:
+        r, s = z - root, None
+    elif whole:
+        r, s = batch_rule(losses, z, eps, bad)
+    else:
+        r, s = sample_rule(losses, z, eps)
+    weight = slope(r) if s is None else slope(r) / s
+    if s is not None and eps == 0:  # a loss of 0 has no gradient
+        weight = torch.where(s == 0, 0, weight)
+    # A loss that is not finite may spoil w, as with any optimizer, but never z: ℓ̂'(0) = 0.
+    d = slope(finite(r))
+    if bad is not None:
+        weight, d = torch.where(bad, 0, weight), torch.where(bad, 0, d)
+    return weight, d
+
+
 def finite(t: Tensor) -> Tensor:
     """0 in place of what is not finite."""
     return t.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

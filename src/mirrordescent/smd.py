@@ -291,10 +291,13 @@ class SMD(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._move()
+        return loss
+
+    def _move(self) -> None:
         for work in self._gather():
             if work.params:
                 apply(work)
-        return loss
 
 
 def _is_foreign(x: object) -> bool:
