@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 FEW = 4  # at most one in so many elements
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # of as many bytes as an element has
 
 
 def real(w: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
@@ -31,8 +32,7 @@ def digest(weight: Tensor) -> str:
     """Tells one tensor from another in a checkpoint; the same on every device."""
     total, begin = 0, 1
     for part in weight.reshape(-1).split(2**24):
-        types = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        bits = part.view(types[part.element_size()]).long()
+        bits = part.view(BITS[part.element_size()]).long()
         if part.element_size() == 8:  # the lower half of a round number is 0
             bits = bits ^ (bits >> 32)
         places = torch.arange(begin, begin + 2 * len(bits), 2, device=bits.device)

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from mirrordescent.floating import BITS
+
 NO_BATCH = (
     "step() found gradients but no batch: RMD takes its gradients from optimizer.loss(losses, index).backward(), once "
     "for every step"
 )
-BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # of an element's bytes
 
 
 class Ranks:

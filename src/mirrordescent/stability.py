@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -133,8 +134,11 @@ class Stability:
             return
         if torch.compiler.is_compiling():
             return
-        most = int(index.unique(return_counts=True)[1].max())
-        if most > 1 and share * most >= 2:
+        visits = index.tolist()
+        if len(set(visits)) == len(visits):
+            return
+        most = Counter(visits).most_common(1)[0][1]
+        if share * most >= 2:
             self._warn(
                 "repeats",
                 f"a sample is {most} times in a batch, and {most} times {name} = {share:.3g} is 2 or more: z diverges "

@@ -26,7 +26,7 @@ from mirrordescent.lab.data import official
 from mirrordescent.lab.data.whole import Whole
 from mirrordescent.lab.names import listed
 from mirrordescent.lab.records import Record
-from mirrordescent.lab.report.table import NOTHING, Line, tasks
+from mirrordescent.lab.report.table import NOTHING, Line, or_nothing, tasks
 from mirrordescent.lab.report.writing import Pages
 from mirrordescent.lab.reproduce import Row, compared
 from mirrordescent.lab.watching import say
@@ -39,7 +39,7 @@ def show(records: Sequence[Record], *, json: bool) -> None:
     """The runs: a table for people, JSON for machines (histograms stay in run.json)."""
     if json:
         rows = [{name: value for name, value in record.to_dict().items() if name != "histograms"} for record in records]
-        sys.stdout.write(json_format.dumps(rows, indent=1) + "\n")
+        print_json(rows)
     else:
         show_table(records)
 
@@ -140,10 +140,10 @@ def _goes_on(row: Row) -> bool:
 COMPARISON: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("", lambda row: row.title),
     ("train\n%", lambda row: f"{row.train.mean:.1f}"),
-    ("paper", lambda row: _or_nothing(row.paper_train)),
+    ("paper", lambda row: or_nothing(row.paper_train, ".1f")),
     ("test\n%", lambda row: row.test.text(".1f")),
-    ("paper", lambda row: _or_nothing(row.paper_test)),
-    ("differ-\nence", lambda row: _or_nothing(row.difference, "+.1f")),
+    ("paper", lambda row: or_nothing(row.paper_test, ".1f")),
+    ("differ-\nence", lambda row: or_nothing(row.difference, "+.1f")),
     ("epochs", lambda row: f"{row.epochs_text}/{row.given}" if _goes_on(row) else row.epochs_text),
     ("ended", lambda row: "" if _goes_on(row) else _unusual(row.ended)),
 )
@@ -152,7 +152,7 @@ COMPARISON: tuple[tuple[str, Callable[[Row], str]], ...] = (
 def show_courses(found: Sequence[Learnt], *, json: bool) -> None:
     """What is left of tasks that were learnt one after the other, by method."""
     if json:
-        sys.stdout.write(json_format.dumps([one.to_dict() for one in found], indent=1) + "\n")
+        print_json([one.to_dict() for one in found])
         return
     for setting in settings(found):
         headings = ["", "all tasks\n%", "forgotten\npoints", "learnt\n%", "two tasks\n%", "seeds", "not counted"]
@@ -166,7 +166,7 @@ def show_courses(found: Sequence[Learnt], *, json: bool) -> None:
 def show_costs(costs: Costs, *, json: bool) -> None:
     """What a training step takes, over SGD's."""
     if json:
-        sys.stdout.write(json_format.dumps(costs.to_dict(), indent=1) + "\n")
+        print_json(costs.to_dict())
         return
     bench, out = costs.bench, _out()
     ways = {"eager": "one training step\nover SGD's", "graph": "as a\nCUDA graph"}
@@ -296,10 +296,6 @@ def _verdict(outcomes: Sequence[Outcome], count: int) -> str:
     )
 
 
-def _or_nothing(value: float | None, form: str = ".1f") -> str:
-    return NOTHING if value is None else format(value, form)
-
-
 def show_data(root: Path | None, *, json: bool) -> None:
     """The known data sets on the standard output."""
     sets = official.available(root)
@@ -329,4 +325,4 @@ def show_states(states: Sequence[official.State]) -> None:
 
 def print_json(value: object) -> None:
     """For machines."""
-    _out().print_json(data=value)
+    sys.stdout.write(json_format.dumps(value, indent=1) + "\n")

@@ -29,6 +29,7 @@ COLUMNS = {
     "margin_auroc": "how well the mean margin along the run does",
 }
 BINS = 60
+CHUNK = 2000  # samples at a time
 
 
 @torch.no_grad()
@@ -60,11 +61,11 @@ def evaluate(job: Job, epoch: int) -> Row:
 
 
 @torch.no_grad()
-def predict(job: Job, inputs: Tensor, targets: Tensor, chunk: int = 2000) -> tuple[Tensor, Tensor]:
+def predict(job: Job, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Losses (n,) and outputs (n, classes) without augmentation; batch norm uses what it has learnt."""
     job.model.eval()
     losses, outputs = [], []
-    for x, y in zip(inputs.split(chunk), targets.split(chunk), strict=True):
+    for x, y in zip(inputs.split(CHUNK), targets.split(CHUNK), strict=True):
         with job.place.autocast(job.run):
             out = job.model(job.scaled(x))
         losses.append(per_sample(out, y, job.data.classes)[0])

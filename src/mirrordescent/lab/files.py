@@ -90,11 +90,11 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode("utf-8"))
 
 
-def md5(path: Path, chunk: int = 1 << 20, watch: Callable[[int], None] | None = None) -> str:
+def md5(path: Path, watch: Callable[[int], None] | None = None) -> str:
     """The MD5 sum of a file; `watch` hears how many bytes were read since it was last called."""
     total = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
-        while block := file.read(chunk):
+        while block := file.read(1 << 20):
             total.update(block)
             if watch is not None:
                 watch(len(block))

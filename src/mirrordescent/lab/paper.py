@@ -65,7 +65,7 @@ def paper_sgd(corruption: int, seed: int = 0) -> Run:
     return Run.from_dict({**_common(corruption, seed), "algorithm": "sgd", "epochs": 300})
 
 
-def paper_decay(corruption: int, lam: float, seed: int = 0) -> Run:
+def paper_decay(corruption: int, lam: float) -> Run:
     """Weight decay as the paper ran it, but not for longer than its weights remember, and with a tenth of its patience.
 
     A step leaves 1 - lr/(λn) of the weights, so that they forget their start over λ·128/lr epochs: 15 for the smallest
@@ -73,7 +73,7 @@ def paper_decay(corruption: int, lam: float, seed: int = 0) -> Run:
     would need more, as its decay works against the first steps away from a start near zero.
     """
     settings = {"algorithm": "weight-decay", "lam": lam, "lr": 0.01, "patience": 50}
-    run = Run.from_dict({**_common(corruption, seed), **settings})
+    run = Run.from_dict({**_common(corruption, seed=0), **settings})
     memory = lam * run.batch_size / run.lr
     return lasting(run, min(300, 10 * math.ceil(6 * memory / 10)))
 

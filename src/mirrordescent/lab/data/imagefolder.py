@@ -54,14 +54,13 @@ def prepare_folder(
     test: Path | None = None,
     test_share: float = 0.2,
     split_seed: int = 0,
-    size: int | None = None,
     whole: bool = False,
 ) -> PreparedFolder:
     """A folder of images as data: square uint8 pixels, grey if every file is, else RGB; mean and std by channel.
 
     Its sub-folders are the classes; or it holds train/ (training/) with them, and perhaps test/ or val/. Images are
-    turned as their EXIF says, laid on white where they are transparent, resized to a shorter side of `size` and cut to
-    its square from the centre. size: without it, the median shorter side, but between 8 and 64. Of images with more
+    turned as their EXIF says, laid on white where they are transparent, resized to the
+    median shorter side, but between 8 and 64, and cut to a square from the centre. Of images with more
     than 8 bits the brightest pixel says how many.
     whole: without a test set of its own, every image is trained on (see `divided`). A few files that cannot be read are
     left out, with a note. Raises DataError, which names the folder or up to five of the files in question.
@@ -85,7 +84,7 @@ def prepare_folder(
         everything = files + test_files
         train, held_out = list(range(len(files))), list(range(len(files), len(everything)))
         notes.append(f"test set: {len(test_files):,} images of {test.name}/")
-    images, broken, bits, told = _read(everything, train, size, path)
+    images, broken, bits, told = _read(everything, train, path)
     if len(broken) > FEW * len(everything):
         raise DataError(_complaint(broken))
     if broken:
@@ -201,9 +200,7 @@ def junk(name: str) -> bool:
     return name.startswith(".") or name.lower() in JUNK
 
 
-def _read(
-    files: Sequence[Path], train: Sequence[int], size: int | None, path: Path
-) -> tuple[Tensor, dict[Path, str], int, str]:
+def _read(files: Sequence[Path], train: Sequence[int], path: Path) -> tuple[Tensor, dict[Path, str], int, str]:
     """All images, (n, channels, side, side) in uint8; files that cannot be read, and why; bits; a note on all."""
     try:
         from PIL import Image
@@ -219,7 +216,7 @@ def _read(
             sides[i] = min(image.size)
             cut += max(image.size) > 2 * sides[i]
     chosen = [sides[i] for i in train if i in sides]
-    side = size or max(SMALLEST, min(LARGEST, round(statistics.median(chosen or [SMALLEST]))))
+    side = max(SMALLEST, min(LARGEST, round(statistics.median(chosen or [SMALLEST]))))
     mode = "L" if grey else "RGB"
     pixels = torch.zeros(len(files), len(mode), side, side, dtype=torch.uint8)
     for i in sides:

@@ -48,6 +48,15 @@ def ranged(values: Sequence[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
+def or_nothing(value: float | None, form: str) -> str:
+    """A figure, or what stands for none.
+
+    >>> or_nothing(1.25, "+.1f"), or_nothing(None, ".1f")
+    ('+1.2', '–')
+    """
+    return NOTHING if value is None else format(value, form)
+
+
 def spread(values: Iterable[float | None]) -> Spread | None:
     """The spread of those values that are there; None where there are none.
 

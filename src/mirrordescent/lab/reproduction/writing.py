@@ -14,7 +14,7 @@ from mirrordescent.lab import paper
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.records import Record, RunError
 from mirrordescent.lab.report.page import Block, Code, Page, Picture, Section, Table, Text, as_markdown
-from mirrordescent.lab.report.table import NOTHING
+from mirrordescent.lab.report.table import NOTHING, or_nothing
 from mirrordescent.lab.report.words import plural, unfinished
 from mirrordescent.lab.report.writing import Pages, needs_matplotlib, saved
 from mirrordescent.lab.reproduction.comparison import (
@@ -234,10 +234,6 @@ def _lam(lam: float | None) -> str:
     return NOTHING if lam is None else f"{lam:g}"
 
 
-def _or_nothing(value: float | None, form: str = ".2f") -> str:
-    return NOTHING if value is None else format(value, form)
-
-
 WITHIN = f"within {APART:g}"
 # heading, whether it is a number, cell
 COLUMNS: tuple[tuple[str, bool, Callable[[Row], str]], ...] = (
@@ -245,10 +241,10 @@ COLUMNS: tuple[tuple[str, bool, Callable[[Row], str]], ...] = (
     ("λ", True, lambda row: _lam(row.lam)),
     ("seeds", True, lambda row: row.line.seeds),
     ("train (%)", True, lambda row: f"{row.train.mean:.2f}"),
-    ("paper", True, lambda row: _or_nothing(row.paper_train)),
+    ("paper", True, lambda row: or_nothing(row.paper_train, ".2f")),
     ("test (%)", True, lambda row: row.test.text(".2f")),
-    ("paper", True, lambda row: _or_nothing(row.paper_test)),
-    ("difference", True, lambda row: _or_nothing(row.difference, "+.2f")),
+    ("paper", True, lambda row: or_nothing(row.paper_test, ".2f")),
+    ("difference", True, lambda row: or_nothing(row.difference, "+.2f")),
     (WITHIN, False, _within),
     ("epochs", True, lambda row: row.epochs_text),
     ("why it ended", False, lambda row: row.ended),
