@@ -181,7 +181,6 @@ def test_the_size_comes_from_the_images(sides: tuple[int, ...], expected: int, t
             save(tmp_path / "train" / name / f"{i}.jpg", size=(side, 2 * side))
     shutil.copytree(tmp_path / "train", tmp_path / "test")
     assert prepare_folder(tmp_path).data.shape == (3, expected, expected)
-    assert prepare_folder(tmp_path, size=12).data.shape == (3, 12, 12)
 
 
 def test_exif_turns_the_image(folder: Path) -> None:

@@ -141,21 +141,19 @@ class Auxiliary:
         rate: float | Tensor,
         momentum: float,
         *,
-        dense: bool = True,
         skip: Tensor | None = None,
     ) -> None:
         """z_i ← z_i − rate·ℓ̂'_i, duplicates adding up; with momentum, the same heavy ball over all of z as over w.
 
         where: the samples whose slopes they are; None for all of them.
-        dense: whether there is such a ball; else the caller has put momentum into `rate`.
         skip: a 0-d tensor that, where it is true, leaves everything as it is (the device alone knows).
         """
-        if momentum != 0 and dense:
+        if momentum != 0:
             self.make_momentum()
         m, keep = self.momentum, momentum if skip is None else torch.where(skip, 1.0, momentum)
         if skip is not None:
             slope, rate = torch.where(skip, 0, slope), torch.where(skip, 0.0, rate)
-        if m is None or momentum == 0 or not dense:
+        if m is None or momentum == 0:
             _add(self.values, where, slope, -rate)
         else:
             _add(m.mul_(keep), where, slope, 1)

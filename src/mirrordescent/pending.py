@@ -98,13 +98,13 @@ class Pending:
         self.batches, self.witness = list(state["batches"]), []
         self.aside = [(batch, []) for batch in state.get("aside", ())]
 
-    def add(self, batch: Batch, params: list[Tensor], node: Node) -> None:
-        """Take a batch whose loss, `node`, is going backward now, after dropping those whose gradients are gone."""
+    def add(self, batch: Batch, factor: Tensor, params: list[Tensor], node: Node) -> None:
+        """Take a batch whose loss, `node`, goes backward now, times `factor`; drop those whose gradients are gone."""
         task, this = torch._C._current_graph_task_id(), Pass()
         self.drop_what_broke_off()
         if self.batches and self.batches[-1].task != task:  # several losses may go backward as one
             self.drop_what_was_thrown_away(gradients(params))
-        batch = replace(batch, task=task, going=weakref.ref(this))
+        batch = replace(batch, factor=factor, task=task, going=weakref.ref(this))
         self.batches.append(batch)
         before = [(weakref.ref(g), g._version) for g in gradients(params)]
         # Only when the whole pass has ended do the parameters have their gradients.

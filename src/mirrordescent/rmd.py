@@ -9,7 +9,6 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -238,7 +237,7 @@ class RMD(SMD):
         return result
 
     def _went_backward(self, batch: Batch, factor: Tensor, node: Node) -> None:
-        self._pending.add(replace(batch, factor=factor.detach()), self._params(), node)
+        self._pending.add(batch, factor.detach(), self._params(), node)
 
     def _reject(self, losses: Tensor, index: Tensor, eps: float) -> Tensor | None:
         """Which samples to leave out, counted; None where the host has looked (and raised if there was one)."""
@@ -359,10 +358,9 @@ class RMD(SMD):
             share /= largest
             of.append("batch size")
         name = "lr/lam" if len(of) == 1 else f"lr/({' * '.join(of)})"
-        tail = group["momentum"] if group["momentum_rule"] == "dense" else 0.0  # which a scaled step has in it already
         # Ranks with batches of another size must not go on alone.
         alike = self._ranks.number == 1 or not objective
-        self._stability.check(share, name, tail, index, refuse=alike)
+        self._stability.check(share, name, self._tail, index, refuse=alike)
         if not objective:
             self._stability.look_at_sizes([(len(b.index), b.factor) for b in self._pending.batches])
         elif size:
@@ -371,9 +369,14 @@ class RMD(SMD):
 
     def _make_ball(self) -> None:
         # Without a batch, too: a distributed checkpoint takes a step without one, and asks for what is there then.
-        group = self.param_groups[0]
-        if group["momentum"] != 0 and group["momentum_rule"] == "dense":
+        if self._tail != 0:
             self.aux.make_momentum()
+
+    @property
+    def _tail(self) -> float:
+        """μ of z's own heavy ball; 0 without one, as where momentum scales z's rate instead."""
+        group = self.param_groups[0]
+        return float(group["momentum"]) if group["momentum_rule"] == "dense" else 0.0
 
     def _shared(self, slope: Tensor) -> Tensor:
         """c_i, or c_i/|B| in the convention of the objective."""
@@ -384,16 +387,9 @@ class RMD(SMD):
 
     def _descend(self, where: Tensor | None, slope: Tensor, rate: float | Tensor) -> None:
         """z_i ← z_i − c_i/λ for every batch that went backward; c_i/(λ|B|) in the convention of the objective."""
-        group = self.param_groups[0]
         found_inf = getattr(self, "found_inf", None)  # a GradScaler's skipped step, known to the device alone
-        self.aux.descend(
-            where,
-            slope,
-            rate,
-            group["momentum"],
-            dense=group["momentum_rule"] == "dense",
-            skip=None if found_inf is None else found_inf.to(slope.device).reshape(()) != 0,
-        )
+        skip = None if found_inf is None else found_inf.to(slope.device).reshape(()) != 0
+        self.aux.descend(where, slope, rate, self._tail, skip=skip)
 
     def _grow_older(self, rate: float | Tensor, size: int) -> None:
         """Count a step on z, of so many samples."""
@@ -404,9 +400,8 @@ class RMD(SMD):
         if isinstance(rate, Tensor) or captured or otherwise or skipped or torch.compiler.is_compiling():
             aux.grow_older(None)
             return
-        tail = group["momentum"] if group["momentum_rule"] == "dense" else 0.0
         visits = 1 if group["lam_convention"] == "objective" else size  # each by 1/|B| of the rate
-        aux.grow_older(in_all(rate, tail) * visits / len(aux))
+        aux.grow_older(in_all(rate, self._tail) * visits / len(aux))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, z included; plain data that `torch.load(..., weights_only=True)` takes.
