@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -102,7 +103,7 @@ class Run:
     def __post_init__(self) -> None:
         if self.algorithm == "rmd" and self.lam is None:
             object.__setattr__(self, "lam", 2.0)
-        for name, kind in get_type_hints(Run).items():  # 2 and 2.0 are one λ, and give one id
+        for name, kind in kinds_of(Run).items():  # 2 and 2.0 are one λ, and give one id
             object.__setattr__(self, name, parsed(name, getattr(self, name), kind))
         _check_numbers(self)
         _check_nothing_inert(self)
@@ -161,6 +162,12 @@ class Run:
             if name not in names:
                 raise unknown("setting", name, names)
         return cls(**values)
+
+
+@functools.cache
+def kinds_of(settings: type) -> dict[str, Any]:
+    """The types of a class's settings by their names; to find them out takes longer than all else that a Run does."""
+    return get_type_hints(settings)
 
 
 def parsed(name: str, value: Any, kind: Any) -> Any:

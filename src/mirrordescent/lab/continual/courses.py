@@ -8,11 +8,11 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args
 
 from mirrordescent.inputs import check_rate
 from mirrordescent.lab.names import unknown
-from mirrordescent.lab.runs import parsed
+from mirrordescent.lab.runs import kinds_of, parsed
 
 Method = Literal["sgd", "near", "ewc", "rmd", "anchored"]
 # which settings a method has that the others have not
@@ -79,7 +79,7 @@ class Lessons:
     """of each task"""
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(Lessons).items():
+        for name, kind in kinds_of(Lessons).items():
             if kind is not bool:
                 object.__setattr__(self, name, parsed(name, getattr(self, name), kind))
         for name, (holds, rule) in self._rules().items():
