@@ -18,6 +18,7 @@ ORDER = [
     "inputs",
     "floating",
     "roots",
+    "base",
     "potentials",
     "convex",
     "specs",

@@ -2,6 +2,7 @@
 
 from mirrordescent.auditing import Audit, audit
 from mirrordescent.auxiliary import Auxiliary, RejectedSamplesError
+from mirrordescent.base import Potential
 from mirrordescent.convex import Convex
 from mirrordescent.importance import anchored, fisher
 from mirrordescent.indexed import Indexed
@@ -11,7 +12,6 @@ from mirrordescent.potentials import (
     HyperbolicEntropy,
     LInf,
     NegativeEntropy,
-    Potential,
     QNorm,
     Quadratic,
     SquaredNorm,

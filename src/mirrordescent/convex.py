@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mirrordescent.base import Potential
 from mirrordescent.floating import wide
 from mirrordescent.inputs import number
-from mirrordescent.potentials import Potential
 from mirrordescent.roots import origin, solve_increasing
 
 SOME = slice(150, 250, 17)  # six of the probe's points

@@ -14,16 +14,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mirrordescent.base import Potential, Scaled
 from mirrordescent.potentials import (
     L1,
     L2,
     HyperbolicEntropy,
     LInf,
     NegativeEntropy,
-    Potential,
     QNorm,
     Quadratic,
-    Scaled,
 )
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)

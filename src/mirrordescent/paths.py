@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mirrordescent import fused
+from mirrordescent.base import Potential
 from mirrordescent.inputs import working
-from mirrordescent.potentials import Potential
 from mirrordescent.sharded import is_sharded, own_part
 
 # How many elements are stepped at a time where a step is many operations: small tensors of a group together, large ones

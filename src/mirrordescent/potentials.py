@@ -1,171 +1,24 @@
-"""ψ: value, gradient (the mirror map ∇ψ), inverse, Bregman divergence, and the accurate step ∇ψ⁻¹(∇ψ(w) + δ).
+"""The potentials in closed form: value, gradient (the mirror map ∇ψ), inverse, and the step ∇ψ⁻¹(∇ψ(w) + δ).
 
 Legend: w weights, d = ∇ψ(w) their dual, δ (`delta`) a change of the dual, ξ = d + δ, w′ = ∇ψ⁻¹(ξ).
 
 A new potential is one small class: four pure functions on float32 or float64 tensors, and a row in the table of
-`specs.py` so that it has a name. The base class deals with half precision, the Bregman divergence and δ = 0, once.
+`specs.py` so that it has a name. The base class (`base.py`) deals with half precision, the Bregman divergence and
+δ = 0, once.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from mirrordescent.floating import digest, except_where, just_inside, real, wide
+from mirrordescent.base import Potential, positive
+from mirrordescent.floating import digest, except_where, wide
 from mirrordescent.inputs import number
-from mirrordescent.roots import origin, solve_increasing
 
-
-def _positive(name: str, value: float) -> float:
-    value = number(name, value)
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be a finite number > 0, got {value}")
-    return value
-
-
-_LINE = (-float("inf"), float("inf"))
 _LARGE = 40.0  # an exponent from which on exponentials are taken in two factors; in float32 they end at 88
-
-
-class Potential(ABC):
-    """A strictly convex function ψ of the weights, with its mirror map and the way back.
-
-    A sum `a + b` and a multiple `2 * a` of potentials are potentials. `spec` is the string that `md.potential` turns
-    back into an equal object; `live` says that the spec does not hold everything (a user's function, a tensor of
-    weights), so that after loading a checkpoint the object has to come from the optimizer that loads it.
-
-    >>> import torch, mirrordescent as md
-    >>> w = torch.tensor([0.5, -2.0])
-    >>> md.QNorm(3).gradient(w)
-    tensor([ 0.2500, -4.0000])
-    >>> (md.L2() + 0.5 * md.QNorm(3)).spec
-    'l2 + 0.5 * q=3.0'
-    """
-
-    spec: str
-    separable = True
-    live = False
-    # One function of one number for every element of every tensor, so that tensors may be stepped joined together, in
-    # pieces, and sharded. A class of a user's has to say so.
-    uniform = True
-    # The open interval that every weight has to lie in.
-    domain: tuple[float, float] = _LINE
-    # h when ∇ψ(w) = h·w with one number h: the step is then the plain w + δ/h.
-    linear: float | None = None
-    # Whether the spec is the class's name, for want of one that the class itself says.
-    _named_by_us = False
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        # A user's class that changes the mathematics of one of ours does not inherit its shortcuts.
-        changed = {"_terms", "_gradient", "_inverse", "_step"} & cls.__dict__.keys()
-        if cls.__module__.partition(".")[0] == "mirrordescent":
-            return
-        if cls._named_by_us and "spec" in cls.__dict__:
-            cls.live, cls._named_by_us = cls.__dict__.get("live", False), False
-        elif cls._named_by_us or not hasattr(cls, "spec"):  # the name does not hold what tells its objects apart
-            cls.spec, cls.live, cls._named_by_us = f"class {cls.__name__}", True, True
-        if changed:
-            cls.uniform = cls.__dict__.get("uniform", False)  # it may have a number for each weight
-            setattr(cls, "linear", property(lambda self: None, lambda self, value: None))  # noqa: ARG005, B010
-
-    @abstractmethod
-    def _terms(self, w: Tensor) -> Tensor:
-        """ψ_k(w_k), elementwise (a potential that is not separable returns one term)."""
-
-    @abstractmethod
-    def _gradient(self, w: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _inverse(self, dual: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _step(self, w: Tensor, delta: Tensor) -> Tensor: ...
-
-    def domain_error(self, w: Tensor) -> str | None:  # noqa: ARG002  (the whole line is in the domain)
-        """Why w is outside ψ's domain and what to do about it, or None. Looks at the values."""
-        return None
-
-    def value(self, w: Tensor) -> Tensor:
-        """ψ(w), a scalar."""
-        return self._terms(*real(w)).sum()
-
-    def gradient(self, w: Tensor) -> Tensor:
-        """∇ψ(w), in the type of w."""
-        return self._gradient(*real(w)).to(w.dtype)
-
-    def inverse(self, dual: Tensor) -> Tensor:
-        """∇ψ⁻¹(dual), in the type of `dual`."""
-        return self._inverse(*real(dual)).to(dual.dtype)
-
-    def divergence(self, w: Tensor, anchor: Tensor) -> Tensor:
-        """D_ψ(w, anchor) = ψ(w) − ψ(anchor) − ⟨∇ψ(anchor), w − anchor⟩ ≥ 0, a scalar.
-
-        Close to the anchor the three terms cancel; there ½⟨∇ψ(w) − ∇ψ(anchor), w − anchor⟩ takes over, which differs
-        from D_ψ by the third order of the distance and is never negative.
-        """
-        x, a = (wide(t) for t in real(w, anchor))
-        psi_x, psi_a, dual = self._terms(x), self._terms(a), self._gradient(a)
-        linear = dual * (x - a)
-        with torch.no_grad():
-            near = 0.5 * (self._gradient(x) - dual) * (x - a)
-        if not self.separable:
-            linear, near = linear.sum(), near.sum()
-        plain = psi_x - psi_a - linear
-        doubtful = plain < torch.finfo(plain.dtype).eps ** (2 / 3) * (psi_x.abs() + psi_a.abs() + linear.abs())
-        # Its derivatives are those of the three terms everywhere; they do not cancel.
-        near = near + (plain - plain.detach())
-        return torch.where(doubtful, near, plain).sum().to(real(w)[0].dtype)
-
-    def step(self, w: Tensor, delta: Tensor) -> Tensor:
-        """∇ψ⁻¹(∇ψ(w) + delta), in the type of w; where delta is 0 it is w, bit for bit.
-
-        >>> import torch, mirrordescent as md
-        >>> md.NegativeEntropy().step(torch.tensor([0.5]), torch.tensor([1.0])) / 0.5
-        tensor([2.7183])
-        """
-        x, change = real(w, delta)
-        still = change == 0 if self.separable else (change == 0).all()
-        stepped = self._step(x, change).to(w.dtype)
-        if self.domain != _LINE:  # rounding to w's type must not put a weight on the edge, from where it never returns
-            stepped = stepped.clamp(*just_inside(self.domain, w.dtype))
-        return torch.where(still, w if stepped.requires_grad else w.detach(), stepped)  # half a derivative is none
-
-    def linear_at(self, w: Tensor) -> float | Tensor | None:  # noqa: ARG002 (a weight per element is asked where)
-        """h where ∇ψ(w) = h·w, a number or one for each weight, in the type of w; None where ∇ψ is not linear."""
-        return self.linear
-
-    def __add__(self, other: object) -> Potential:
-        if not isinstance(other, Potential):
-            return NotImplemented
-        return Sum([self, other])
-
-    def __mul__(self, factor: object) -> Potential:
-        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
-            return NotImplemented
-        if isinstance(self, Sum):  # so that a name never needs brackets inside brackets
-            return Sum([Scaled(factor, part) for part in self.parts])
-        return Scaled(factor, self)
-
-    __rmul__ = __mul__
-
-    def __radd__(self, other: object) -> Potential:
-        return self if isinstance(other, int) and other == 0 else NotImplemented  # sum() begins with 0
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Potential):
-            return NotImplemented
-        return self is other or (not self.live and not other.live and self.spec == other.spec)
-
-    def __hash__(self) -> int:
-        return hash(self.spec)
-
-    def __repr__(self) -> str:
-        return f"<potential {self.spec}>"
 
 
 class QNorm(Potential):
@@ -230,7 +83,7 @@ class L1(QNorm):
     """ψ(w) = ‖w‖_q^q / q with q = 1 + eps: strictly convex, and close to the ℓ1 norm (sparse weights)."""
 
     def __init__(self, eps: float = 0.1) -> None:
-        eps = _positive("eps", eps)
+        eps = positive("eps", eps)
         if eps > 1:
             raise ValueError(f"eps must be <= 1, got {eps}: q is 1 + eps; for another q take md.QNorm(q)")
         super().__init__(1 + eps)
@@ -287,7 +140,7 @@ class HyperbolicEntropy(Potential):
     """ψ(w) = Σ w asinh(w/β) − √(w² + β²): weights of both signs, like ℓ2 for |w| ≪ β and like entropy for |w| ≫ β."""
 
     def __init__(self, beta: float = 1.0) -> None:
-        self.beta = _positive("beta", beta)
+        self.beta = positive("beta", beta)
         self.spec = "hypentropy" if self.beta == 1 else f"hypentropy={self.beta!r}"
 
     def _radius(self, w: Tensor) -> Tensor:
@@ -327,7 +180,7 @@ class Quadratic(Potential):
                 raise ValueError(f"weight must be finite and > 0 everywhere, but {found}{hint}")
             self.weight: float | Tensor = weight.detach().clone()
         else:
-            self.weight = self.linear = _positive("weight", weight)
+            self.weight = self.linear = positive("weight", weight)
         of_tensor = isinstance(self.weight, Tensor) and f"quadratic[tensor {digest(self.weight)}]"
         self.spec = of_tensor or f"quadratic={self.weight!r}"
 
@@ -422,78 +275,3 @@ class SquaredNorm(Potential):
         size = self._norm(v, self.q)
         near = norm * v * torch.where(size > 0, size, 1).pow(self.q - 2)
         return torch.where(far, self._inverse(self._gradient(x) + change), near).to(w.dtype)
-
-
-class Scaled(Potential):
-    """c·ψ for a number c > 0; made by `c * psi`."""
-
-    def __init__(self, factor: float, base: Potential) -> None:
-        factor = _positive("a potential's factor", factor)
-        if isinstance(base, Scaled):
-            factor, base = factor * base.factor, base.base
-        self.factor: float = factor
-        self.base: Potential = base
-        self.live, self.separable = base.live, base.separable
-        self.uniform, self.domain = base.uniform, base.domain
-        self.linear = None if base.linear is None else self.factor * base.linear
-        self.spec = f"{self.factor!r} * {base.spec}"
-
-    def domain_error(self, w: Tensor) -> str | None:
-        return self.base.domain_error(w)
-
-    def linear_at(self, w: Tensor) -> float | Tensor | None:
-        h = self.base.linear_at(w)
-        return None if h is None else self.factor * h
-
-    def _terms(self, w: Tensor) -> Tensor:
-        return self.factor * self.base._terms(w)
-
-    def _gradient(self, w: Tensor) -> Tensor:
-        return self.factor * self.base._gradient(w)
-
-    def _inverse(self, dual: Tensor) -> Tensor:
-        return self.base._inverse(dual / self.factor)
-
-    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
-        return self.base._step(w, delta / self.factor)
-
-
-class Sum(Potential):
-    """ψ₁ + ψ₂ + … of separable potentials; made by `a + b`. The inverse is found by root finding."""
-
-    def __init__(self, parts: Sequence[Potential]) -> None:
-        self.parts: list[Potential] = [p for part in parts for p in (part.parts if isinstance(part, Sum) else [part])]
-        for part in self.parts:
-            if not part.separable:
-                raise TypeError(f"a sum needs separable potentials: {part.spec} couples all weights of a tensor")
-        self.live = any(part.live for part in self.parts)
-        self.uniform = all(part.uniform for part in self.parts)
-        self.linear = None
-        if all(part.linear is not None for part in self.parts):
-            self.linear = sum(part.linear for part in self.parts if part.linear is not None)
-        # A potential that lives on part of the line decides where a root may be looked for.
-        self.domain = (max(part.domain[0] for part in self.parts), min(part.domain[1] for part in self.parts))
-        if not self.domain[0] < self.domain[1]:
-            raise ValueError(
-                f"the parts of the sum are defined on no common interval: {[p.domain for p in self.parts]}"
-            )
-        self.spec = " + ".join(part.spec for part in self.parts)
-
-    def domain_error(self, w: Tensor) -> str | None:
-        return next((error for part in self.parts if (error := part.domain_error(w)) is not None), None)
-
-    def _terms(self, w: Tensor) -> Tensor:
-        return torch.stack([part._terms(w) for part in self.parts]).sum(0)
-
-    def _gradient(self, w: Tensor) -> Tensor:
-        return torch.stack([part._gradient(w) for part in self.parts]).sum(0)
-
-    def _inverse(self, dual: Tensor) -> Tensor:
-        start = torch.full_like(dual, origin(self.domain))
-        return self._step(start, dual - self._gradient(start))
-
-    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
-        if self.linear is not None:
-            return w + delta / self.linear
-        # In float32 the duals' rounding would swallow steps that a closed form takes.
-        return solve_increasing(self._gradient, wide(w), wide(delta), self.domain).to(w.dtype)

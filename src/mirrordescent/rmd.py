@@ -18,11 +18,11 @@ from torch.autograd.graph import Node
 from torch.optim.optimizer import ParamsT
 
 from mirrordescent.auxiliary import STORED, Auxiliary
+from mirrordescent.base import Potential
 from mirrordescent.eager import always_eager
 from mirrordescent.inputs import check_losses, checked_index, number, working
 from mirrordescent.paths import apply
 from mirrordescent.pending import Batch, Pending, gradients
-from mirrordescent.potentials import Potential
 from mirrordescent.ranks import NO_BATCH, Ranks
 from mirrordescent.rules import PENALTIES, Slope, check_penalty, coefficients, finite, machine_epsilon
 from mirrordescent.settings import CUSTOM, SETTINGS, check_momentum, checked_settings

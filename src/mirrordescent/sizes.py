@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirrordescent.base import Potential
 from mirrordescent.inputs import number
-from mirrordescent.potentials import Potential
 from mirrordescent.specs import potential as as_potential
 
 NEARBY = 1e-3  # relative, for a derivative

@@ -13,10 +13,11 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from mirrordescent import fused as kernels
+from mirrordescent.base import Potential, Scaled, Sum
 from mirrordescent.caller import outside
 from mirrordescent.inputs import number
 from mirrordescent.paths import Work, apply, elementwise
-from mirrordescent.potentials import L1, L2, LInf, Potential, QNorm, Scaled, Sum
+from mirrordescent.potentials import L1, L2, LInf, QNorm
 from mirrordescent.sharded import is_sharded
 from mirrordescent.sizes import HIGHEST, far_off
 from mirrordescent.specs import potential as as_potential

@@ -7,17 +7,16 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from mirrordescent.base import Potential, Sum
 from mirrordescent.potentials import (
     L1,
     L2,
     HyperbolicEntropy,
     LInf,
     NegativeEntropy,
-    Potential,
     QNorm,
     Quadratic,
     SquaredNorm,
-    Sum,
 )
 
 # name: (constructor without a number, constructor with `name=number`)
