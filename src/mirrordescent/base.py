@@ -45,14 +45,14 @@ class Potential(ABC):
     spec: str
     separable = True
     live = False
-    # One function of one number for every element of every tensor, so that tensors may be stepped joined together, in
-    # pieces, and sharded. A class of a user's has to say so.
+    # The same function of one number for every element, so that tensors may be stepped joined together, in pieces, and
+    # sharded. A user's class that changes the mathematics is taken not to be, unless it says so.
     uniform = True
     # The open interval that every weight has to lie in.
     domain: tuple[float, float] = _LINE
     # h when ∇ψ(w) = h·w with one number h: the step is then the plain w + δ/h.
     linear: float | None = None
-    # Whether the spec is the class's name, for want of one that the class itself says.
+    # Whether we made up the spec from the class's name, because the class gave none.
     _named_by_us = False
 
     def __init_subclass__(cls) -> None:
@@ -129,7 +129,8 @@ class Potential(ABC):
         stepped = self._step(x, change).to(w.dtype)
         if self.domain != _LINE:  # rounding to w's type must not put a weight on the edge, from where it never returns
             stepped = stepped.clamp(*just_inside(self.domain, w.dtype))
-        return torch.where(still, w if stepped.requires_grad else w.detach(), stepped)  # half a derivative is none
+        kept = w if stepped.requires_grad else w.detach()  # without a gradient through `stepped`, none through w either
+        return torch.where(still, kept, stepped)
 
     def linear_at(self, w: Tensor) -> float | Tensor | None:  # noqa: ARG002 (a weight per element is asked where)
         """h where ∇ψ(w) = h·w, a number or one for each weight, in the type of w; None where ∇ψ is not linear."""

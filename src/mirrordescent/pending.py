@@ -40,7 +40,7 @@ class Batch:
     going: weakref.ref[Pass] | None = None
     ended: bool = False
     reached: bool = True
-    # whether its loss leads to no parameter: another pass takes its gradient there (a loss that is checkpointed, or
+    # whether its own graph reaches no parameter: a later pass carries its gradient there (the loss is checkpointed, or
     # differentiated by the outputs first)
     apart: bool = False
 
@@ -60,7 +60,7 @@ class Seen(NamedTuple):
 
     @classmethod
     def now(cls, grads: list[Tensor]) -> Seen:
-        """Of the gradients the first, or on the CPU the first whose row is not 0: an embedding's may always be."""
+        """Of the first gradient, or on the CPU the first whose leading row is not all 0 (an embedding's often is)."""
         lively = (k for k, g in enumerate(grads) if g.device.type == "cpu" and bool(_row(g).any()))
         first = next(lively, None)
         place = first or 0
@@ -82,7 +82,7 @@ class Pending:
     batches: list[Batch] = field(default_factory=list)
     # A gradient as the last backward left it.
     witness: list[Seen] = field(default_factory=list)
-    # Batches whose gradients nobody has added to what was there, and which gradients those were.
+    # Batches whose backward pass changed no .grad (torch.autograd.grad), and the gradients that were there at the time.
     aside: list[tuple[Batch, list[weakref.ref[Tensor]]]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -164,7 +164,7 @@ class Pending:
     def take_what_was_put_there_by_hand(self, grads: list[Tensor]) -> None:
         """Where there is no other batch, take those set aside, if no gradient is one of those that were there then.
 
-        All of them: which were only looked at nobody can tell from those that are parts of one gradient.
+        All of them: nothing tells a batch that was only looked at from one that is part of the gradient.
         """
         if self.batches or not self.aside or any(ref() is g for _, refs in self.aside for ref in refs for g in grads):
             return

@@ -56,7 +56,7 @@ class Ranks:
         return None, everywhere
 
     def check(self, params: Sequence[Tensor], grads: Sequence[Tensor], z: Tensor, *, batch: bool) -> None:
-        """Several have to step by the same gradients, on the same z, one of them with a batch; asked once.
+        """On the first step all ranks must have the same gradients and the same z, and one of them a batch.
 
         It waits for the device, so not where that cannot be: compiled, or captured. Raises RuntimeError on all of them.
         """

@@ -69,7 +69,8 @@ class RMD(SMD):
     process_group: the ranks that train the model together (DistributedDataParallel), the default group unless given.
         Each has all of z, and they move it together. A group of one rank alone is for a model of its own.
 
-    Raises ValueError or TypeError where a setting makes no sense; every message says which and what to do.
+    Raises ValueError or TypeError where a setting makes no sense; every message says which and what to do. `step()`
+    raises RuntimeError, before anything has changed, where there are gradients but none of them came from `loss()`.
 
     >>> import torch, mirrordescent as md
     >>> x, y = torch.eye(3), torch.tensor([1.0, 2.0, 3.0])
@@ -294,10 +295,7 @@ class RMD(SMD):
         return total, finite(factor)
 
     def _move(self) -> None:
-        """One mirror step on w and one on z, for the batches whose `loss()` has gone backward since the last step.
-
-        Raises RuntimeError, before anything has changed, when there are gradients but none of them came from `loss()`.
-        """
+        """One mirror step on w and one on z, for the batches whose `loss()` has gone backward since the last step."""
         self._pending.drop_what_broke_off()
         self._check_one_momentum()
         works = self._gather()
@@ -319,7 +317,9 @@ class RMD(SMD):
             self._ranks.check(self._params(), grads, self.aux.values, batch=bool(self._pending))
         self._stability.look_at_factors([batch.factor for batch in self._pending.batches])
         index, slope = self._pending.union(self.aux.values)
-        rate = self._rate(index)
+        rate = self._rate()
+        if isinstance(rate, float):
+            self._watch(rate, index)
         max_norm = self.param_groups[0]["max_norm"]
         if max_norm is not None:
             slope = slope * self._clip(grads, max_norm)[1].to(slope)
@@ -336,26 +336,29 @@ class RMD(SMD):
         finally:  # a potential of the user's may break off in the middle, and no batch is taken twice
             self._pending.clear()
 
-    def _rate(self, index: Tensor) -> float | Tensor | None:
-        """η/λ; None where z stays (λ = ∞). Raises ValueError for one with which z diverges, where it is a number."""
-        group = self.param_groups[0]
-        if group["lam"] == math.inf:
+    def _rate(self) -> float | Tensor | None:
+        """η/λ, over 1 − μ where momentum scales z's step; None where z stays (λ = ∞)."""
+        group, divisor = self.param_groups[0], self.lam
+        if divisor == math.inf:
             return None
-        divisor, of = float(group["lam"]), ["lam"]
-        if group["momentum_rule"] == "scaled" and group["momentum"] != 0:
-            divisor *= 1 - group["momentum"]
-            of.append("(1 - momentum)")
+        if group["momentum_rule"] == "scaled":
+            divisor *= 1 - float(group["momentum"])
         lr: float | Tensor = group["lr"]
         if isinstance(lr, Tensor) and lr.device.type != "cpu":
             return lr.detach().reshape(()).to(self.aux.values.device, non_blocking=True) / divisor
-        rate = share = float(lr) / divisor
-        size = len(index) * self._ranks.number
+        return float(lr) / divisor
+
+    def _watch(self, rate: float, index: Tensor) -> None:
+        """See whether z settles with such a step; warns, or raises ValueError where it diverges."""
+        group, share, size = self.param_groups[0], rate, len(index) * self._ranks.number
         objective = group["lam_convention"] == "objective"
+        of = ["lam"]
+        if group["momentum_rule"] == "scaled" and group["momentum"] != 0:
+            of.append("(1 - momentum)")
         if objective:
             # a rare smaller one makes nothing diverge, and only other ranks may have one
-            largest = max(group["largest_batch"], size, 1)
-            group["largest_batch"] = largest
-            share /= largest
+            group["largest_batch"] = max(group["largest_batch"], size, 1)
+            share /= group["largest_batch"]
             of.append("batch size")
         name = "lr/lam" if len(of) == 1 else f"lr/({' * '.join(of)})"
         # Ranks with batches of another size must not go on alone.
@@ -365,7 +368,6 @@ class RMD(SMD):
             self._stability.look_at_sizes([(len(b.index), b.factor) for b in self._pending.batches])
         elif size:
             self._stability.look_at_small(rate / size, name, size, refuse=alike)
-        return rate
 
     def _make_ball(self) -> None:
         # Without a batch, too: a distributed checkpoint takes a step without one, and asks for what is there then.

@@ -182,7 +182,7 @@ class SMD(Optimizer):
             if "param_groups" in self.__dict__:  # loading into an optimizer that is there already
                 if "z" in group and "z" not in self.param_groups[0]:
                     raise ValueError("the state is RMD's, with a z that md.SMD has no use for; load it into md.RMD")
-                if "potential" not in group:  # what this optimizer itself was once given goes on to do nothing
+                if "potential" not in group:  # of another optimizer; our own may hold such keys, and they do nothing
                     _check_keys(group)
                 self._adopt_potential(group, self.param_groups[k])
             group.setdefault("momentum", 0.0)
@@ -296,6 +296,7 @@ class SMD(Optimizer):
         return loss
 
     def _move(self) -> None:
+        """The step itself, after a closure."""
         for work in self._gather():
             if work.params:
                 apply(work)

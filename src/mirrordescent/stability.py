@@ -51,8 +51,8 @@ class Stability:
     def look_at_sizes(self, batches: Sequence[tuple[int, Tensor | None]]) -> None:
         """Under the paper's convention: whether a batch is smaller than others, so that its samples weigh more.
 
-        batches: size and factor of each before the step. Not of several, whose factors may make up for it, nor of one
-        whose factor is seen to.
+        batches: size and factor of each before the step. It does not look where there are several, or where the one
+        was scaled down: either may make up for the size.
         """
         if torch.compiler.is_compiling() or len(batches) != 1:
             return

@@ -89,7 +89,7 @@ class Loop:
         self.rule = rule_for(job.run, job.data.classes)
         self.digest = digest_of(job.run, job.data)
         self.epoch = self.step = 0
-        self.beside = 1  # runs that stand still while this one writes, itself included
+        self.beside = 1  # runs that wait while this one writes its checkpoint, itself included
         self.checkpoint, self.heard = _Clock(keeping.checkpoint_seconds), _Clock(0.1)
         self.begun, self.before = time.monotonic(), 0.0
         self._restore(load_checkpoint(record.folder))
