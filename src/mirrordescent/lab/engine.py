@@ -23,7 +23,7 @@ from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, RunError, held, read
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.sweep import Finished, Work, deadline, results, sorted_out
-from mirrordescent.lab.train import found, signals, train
+from mirrordescent.lab.train import earlier, signals, train
 
 AT_ONCE = 8  # more share the GPU's arithmetic without raising it
 SPARE = 0.1  # of the GPU's memory, for evaluations and the libraries
@@ -182,7 +182,7 @@ class _Side:
                 self._end_with(Finished(run, "failed", first_line(error)))
             return
         try:
-            record = found(folder, run, work.data)
+            record = earlier(folder, run, work.data)
             if record is not None and record.status == "done":
                 lock.close()
                 self._end_with(Finished(run, "done"))

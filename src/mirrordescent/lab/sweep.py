@@ -29,7 +29,7 @@ from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import BusyError, Record, RunError, order_of, read
 from mirrordescent.lab.runs import USED_BY, Algorithm, Run, settled
 from mirrordescent.lab.signals import handled
-from mirrordescent.lab.train import found, source_of, train
+from mirrordescent.lab.train import earlier, source_of, train
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def sorted_out(
         if run.id in todo or run.id in done:
             continue
         try:
-            record = found(keeping.root / run.id, run, sets[source])
+            record = earlier(keeping.root / run.id, run, sets[source])
         except RunError as error:
             bad.append(Finished(run, "failed", str(error)))
             hear(bad[-1])

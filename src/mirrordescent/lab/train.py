@@ -56,7 +56,7 @@ def train(
             watch(Progress.waits(run, folder))
 
     with held(folder, wait=keeping.wait, stop=stop, tell=tell), place.taken(), signals() as signalled:
-        record = found(folder, run, data)
+        record = earlier(folder, run, data)
         if record is None or record.status != "done":
             loop = Loop(make(run, data, place), record or Record(folder, run), keeping, watch)
             record = loop.record
@@ -89,7 +89,7 @@ def source_of(run: Run) -> Source:
     return Source(run.data, run.label, run.test, run.test_share, without=run.without)
 
 
-def found(folder: Path, run: Run, data: Data) -> Record | None:
+def earlier(folder: Path, run: Run, data: Data) -> Record | None:
     """The record of an earlier go; None where there is none, or a damaged one beside a checkpoint, which restores it.
 
     Raises RunError where it is of another run or of other data.
