@@ -166,7 +166,7 @@ def test_a_step_up_lowers_no_weight_and_none_reaches_the_edge(edge: float, dtype
         (lambda: md.Convex(lambda w: torch.where(w < 3, w**2 / 2, 13.5 - w**2)), "from 1 at 1 to -20 at 10"),
         (lambda: md.Convex(lambda w: w.abs() + w**2 / 2), "corner at 0, where its slope jumps from -1 to 1"),
         (lambda: md.Convex(lambda w: torch.where(w < 0, -w, 2 * w) + w**2), "its slope jumps from -1 to 2"),
-        (lambda: md.Convex(lambda w: torch.ones(9) * w**2), r"any shape: .* there is md\.Quadratic\(weight\)"),
+        (lambda: md.Convex(lambda w: torch.ones(9) * w**2), r"any shape: .* use md\.Quadratic\(weight\)"),
         (lambda: md.Convex(for_vectors), "any shape: assert 2 == 1"),
         (lambda: md.Convex(lambda w: w), "not strictly convex"),
         (lambda: md.Convex(lambda w: w.sum().square()), "must act elementwise"),

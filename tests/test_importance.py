@@ -322,7 +322,7 @@ def test_an_importance_of_another_model_is_told() -> None:
         ({"0.weight": torch.ones(2, 2)}, r"0\.weight has shape \(2, 2\), and the parameter \(6, 4\)"),
         ({"0.bias": -torch.ones(6)}, r"0\.bias must be finite and >= 0"),
         ({"0.bias": torch.full((6,), float("inf"))}, r"0\.bias must be finite and >= 0"),
-        ({"3.bias": torch.ones(6)}, r"of 3\.bias too, which this model does not have"),
+        ({"3.bias": torch.ones(6)}, r"entry for 3\.bias, which this model does not have"),
     ):
         with pytest.raises(ValueError, match=told):
             md.anchored(model, {**good, **change})

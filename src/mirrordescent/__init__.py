@@ -1,4 +1,4 @@
-"""Explicit regularization by any convex potential: regularizer mirror descent (RMD) and mirror descent (SMD)."""
+"""Explicit regularization by any convex potential: regularizer (RMD) and stochastic (SMD) mirror descent."""
 
 from mirrordescent.auditing import Audit, audit
 from mirrordescent.auxiliary import Auxiliary, RejectedSamplesError

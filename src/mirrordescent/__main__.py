@@ -1,4 +1,4 @@
-"""`python -m mirrordescent` is the command rmd."""
+"""`python -m mirrordescent` runs the command `rmd`."""
 
 import sys
 

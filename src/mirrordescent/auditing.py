@@ -1,4 +1,4 @@
-"""Which labels are wrong? What a training run found out about each of them, as a table."""
+"""Which labels are wrong? What a training run recorded of each sample (z, a trace, or both), as a ranked table."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from mirrordescent.lab.records import Record
     from mirrordescent.lab.runs import Run
 
-CHANCE = 0.5  # a label is an issue from this probability on
-MOST = 1_000_000  # classes; more are names or values
-SETTLED = 0.5  # of z's time scale, below which it is too early to ask
-LOST = 0.1  # visits with outputs that are not finite, over the others, from which on training went wrong
+CHANCE = 0.5  # a label is an issue only if it is wrong with more than this probability
+MOST = 1_000_000  # class numbers end below it: larger ones are ids or measured values
+SETTLED = 0.5  # age of z, in its time scale, before which it is too early to ask
+LOST = 0.1  # visits with outputs that are not finite, per finite one; above it training has diverged
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """One entry per training sample, in the data's order.
+    """What an audit found: one entry per training sample, in the data's order.
 
-    given: the labels that were trained on. score: the log-odds that a label is wrong; higher is more suspicious.
-    probabilities: (n, classes), mean predicted probabilities along the run, 0 for what was not seen or is of a class
-        that was not learnt; None of an audit by z alone, which can suggest nothing.
-    margins: p_given − max over the others, the mean along the run. z: RMD's, where there was one.
-    class_names: for the table; class numbers without. names: of the samples, for the table, where they have any.
-    unlearnt: classes that the network took hardly any sample for: it knows nothing of their labels, flags none of them,
-        and gives them the share of wrong labels that the others have.
+    given: the labels that were trained on. score: the log-odds that each is wrong; higher is more suspicious.
+    probabilities: (n, classes), the predicted probabilities, averaged along the run; 0 for samples that were never
+        visited and for those labelled with an unlearnt class. None in an audit by z alone, which can suggest nothing.
+    margins: p_given − max over the others, averaged along the run. z: RMD's, if the run had one.
+    class_names: for the table, which has class numbers without them. names: the samples' names for the table, if any.
+    unlearnt: classes that the network predicted for hardly any sample. It can say nothing about their labels: none of
+        them is flagged, and all are given the share of wrong labels that the others have.
 
-    What follows from these: `noise`, the estimated share of wrong labels (`noise_by_class`); `order`, the samples from
-    the most suspicious on (`rank`: each one's place); `issue`, which labels are flagged, so that
-    `found.issue.nonzero()[:, 0]` are their indices; `wrong`, the probability of each; `suggested`, the class to take
-    instead, and the `confidence` in it; `table()`, `to_csv()` and `to_parquet()`.
+    Computed from these: `noise`, the estimated share of wrong labels (for each class, `noise_by_class`); `order`, the
+    indices of the samples, the most suspicious first (`rank`: each one's place in it); `issue`, which labels are
+    flagged (`found.issue.nonzero()[:, 0]` are their indices); `wrong`, the probability that each is wrong; `suggested`,
+    the class to use instead, and the `confidence` in it; `table()`, `to_csv()` and `to_parquet()`.
     """
 
     given: Tensor
@@ -60,7 +60,7 @@ class Audit:
 
     @property
     def wrong(self) -> Tensor:
-        """The probability that a label is wrong."""
+        """The probability that each label is wrong."""
         return torch.sigmoid(self.score)
 
     @property
@@ -78,35 +78,35 @@ class Audit:
 
     @property
     def issue(self) -> Tensor:
-        """Which labels are more likely wrong than right, and contradicted by what the network said of the sample.
+        """Which labels are more likely wrong than right, and contradicted by the network's predictions.
 
-        None of a class with fewer than five samples: whatever they are, a network takes them for something else.
+        Never those of a class with fewer than five samples: a network takes them for another class, right or wrong.
         """
         doubted = (self.wrong > CHANCE) & (torch.bincount(self.given)[self.given] >= RARE)
         return doubted if self._evidence is None else doubted & (self._evidence.odds > 0) & self._seen
 
     @property
     def order(self) -> Tensor:
-        """The samples, the most suspicious first."""
+        """The indices of the samples, the most suspicious first."""
         return self.score.argsort(descending=True, stable=True)
 
     @property
     def rank(self) -> Tensor:
-        """Each sample's place in that order, from 1 on."""
+        """Each sample's place in `order`, from 1 on."""
         rank = torch.empty_like(self.given)
         rank[self.order] = torch.arange(1, len(self) + 1, device=rank.device)
         return rank
 
     @property
     def suggested(self) -> Tensor:
-        """Of an issue the likeliest other class, else what the network took the sample for; the given label unseen."""
+        """For an issue the likeliest other class, else the predicted class; the given label where there is none."""
         if self._evidence is None:
             return self.given
         return torch.where(self.issue, self._evidence.other, torch.where(self._seen, self._evidence.taken, self.given))
 
     @property
     def confidence(self) -> Tensor:
-        """The probability that the suggestion is the truth; 0 where the network has no say."""
+        """The probability that the suggestion is right; 0 where the network predicts nothing."""
         if self._evidence is None:
             return torch.zeros_like(self.score)
         wrong, issue = self.wrong, self.issue
@@ -125,9 +125,9 @@ class Audit:
         return self.probabilities.amax(1) > 0
 
     def with_share(self, share: float) -> Audit:
-        """The same where a share of wrong labels is known from elsewhere: all log-odds move by the same.
+        """The same audit, for a share of wrong labels known from elsewhere: all log-odds shift by the same amount.
 
-        Those of labels of which nothing is known become the share's own. Raises ValueError for a share outside of
+        Labels of which nothing is known get the log-odds of the share itself. Raises ValueError for a share outside
         [0, 1].
         """
         if not 0 <= share <= 1:
@@ -139,7 +139,7 @@ class Audit:
         return replace(self, score=score)
 
     def columns(self) -> dict[str, list[Any]]:
-        """The table as lists, with the columns that cleanlab's users know among them."""
+        """The table as lists, by column name; some of the names are cleanlab's."""
         found: dict[str, list[Any]] = {
             "index": list(range(len(self))),
             **({"name": list(self.names)} if self.names else {}),
@@ -159,7 +159,7 @@ class Audit:
         return found
 
     def table(self) -> Any:
-        """The columns as a pandas.DataFrame where pandas is installed, else as they are."""
+        """The table as a pandas.DataFrame if pandas is installed, else as `columns()`."""
         try:
             import pandas as pd
         except ImportError:
@@ -204,14 +204,14 @@ def audit(
 ) -> Audit:
     """How suspicious each training label is, from a run that was trained on them.
 
-    source: an RMD optimizer with its `labels` and the `trace` that was kept beside it; or a trace with the labels,
-        whatever the optimizer was; or a run of the lab: its record, its folder, or the run. If `rmd audit` checked it
-        by a second network, that counts here too. An optimizer without a trace has z alone: that ranks the labels, but
-        where wrong ones are not a hill of their own it takes most of them for right ones. With `reduction="batch"` they
-        never are, and there is a warning; there is one, too, where z has not had the time to settle.
-    labels: (n,), the classes that were trained on; a run has its own.
+    source: an RMD optimizer, with its `labels` and the `trace` that was kept beside it; or a trace with the labels,
+        from training with any optimizer; or a run of the lab: its record, its folder, or its `Run`. If `rmd audit`
+        checked the run by a second network, that counts here too. An optimizer without a trace has z alone, which
+        ranks the labels, but takes most wrong ones for right unless their z form a peak of their own. With
+        `reduction="batch"` they never do, and there is a warning; there is one, too, if z has not had time to settle.
+    labels: (n,), the classes that were trained on; a run of the lab has its own.
     class_names: for the table.
-    Raises ValueError where lengths or classes do not fit, TypeError for another source.
+    Raises ValueError if lengths or classes do not fit, TypeError for any other source.
 
     >>> import torch, mirrordescent as md
     >>> trace, labels = md.Trace(num_samples=4, classes=2), torch.tensor([0, 0, 1, 1])
@@ -246,7 +246,7 @@ def audit(
 
 
 def _look_at_optimizer(optimizer: RMD, *, alone: bool) -> None:
-    """Warn where its z cannot say how many labels are wrong; alone: without a trace."""
+    """Warn if z cannot tell how many, or yet which, labels are wrong. alone: there is no trace beside z."""
     if alone and optimizer.param_groups[0]["reduction"] == "batch":
         warnings.warn(
             "z of reduction='batch' ranks the labels, but does not tell how many are wrong: keep a trace beside it "
@@ -263,7 +263,7 @@ def _look_at_optimizer(optimizer: RMD, *, alone: bool) -> None:
 
 
 def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: Sequence[str] = ()) -> Audit:
-    """The audit from what a run has kept: z, or a trace, or both."""
+    """The audit of what a run has kept: z, or a trace, or both."""
     y = _checked(labels, z, trace)
     if trace is not None and trace.lost > LOST * float(trace.visits.sum()):
         raise ValueError("the trace was given logits that are not finite: training diverged")
@@ -297,19 +297,19 @@ def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: 
 
 
 def _as_tensor(labels: Tensor | Sequence[int]) -> Tensor:
-    """Labels of a list, an array or a column; ValueError for what cannot be classes."""
-    if not isinstance(labels, Tensor) and hasattr(labels, "to_numpy"):  # a column counts from where it likes
+    """Labels from a list, an array or a pandas column, as a tensor. Raises ValueError if they cannot be classes."""
+    if not isinstance(labels, Tensor) and hasattr(labels, "to_numpy"):  # its index need not begin at 0
         labels = labels.to_numpy()
     try:
         if not isinstance(labels, Tensor) and hasattr(labels, "tolist") and len(labels):
-            labels = labels.tolist()  # views, byte orders and types of numpy's that torch does not take
+            labels = labels.tolist()  # torch does not take all of NumPy's views, byte orders and types
         return labels if isinstance(labels, Tensor) else torch.tensor(labels, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise ValueError("labels must be the numbers of classes, from 0 on; give their names as class_names") from None
 
 
 def _checked(labels: Tensor, z: Tensor | None, trace: Trace | None) -> Tensor:
-    """The labels as int64 on the CPU. Raises ValueError where something does not fit them."""
+    """The labels as int64 on the CPU. Raises ValueError if they are no classes, or z or the trace does not fit them."""
     if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(f"labels must be a vector of classes, got {labels.dtype} of shape {tuple(labels.shape)}")
     if not len(labels):

@@ -1,4 +1,4 @@
-"""z: one scalar per training sample. It is stored in the optimizer's first parameter group; this is the view of it."""
+"""z, one scalar per training sample: a view of where RMD stores it, the optimizer's first parameter group."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch import Tensor
 from mirrordescent.inputs import check_losses, checked_index, working
 from mirrordescent.rules import machine_epsilon, root_loss
 
-STORED = ("z", "z_rejected", "z_momentum")  # the keys of what is kept
+STORED = ("z", "z_rejected", "z_momentum")  # the keys of z's tensors in the group
 
 
 class RejectedSamplesError(ValueError, IndexError):
-    """Samples that came in on a device where looking at them would have made the host wait, and were left out."""
+    """Samples with a bad index or loss were left out, on a device where raising at once would make the host wait."""
 
 
 class Auxiliary:
-    """z, one scalar per training sample: how far the sample is from what the model makes of it.
+    """z, one scalar per training sample: it follows the sample's root loss √(2 L_i).
 
-    The larger, the worse the label fits; with `root=` z has the residual's sign, and its size is what counts.
+    The larger it is, the worse the label fits; with `root=` it has the residual's sign, and its size counts.
 
-    values: z, of shape (num_samples,), float32, or float64 where the optimizer was made with float64 parameters. It is
-    written in place; only a model that has moved to another device makes a new one.
+    values: z, of shape (num_samples,), float32, or float64 if the optimizer was made with float64 parameters. It is
+    written in place; only when the model has moved to another device does a new tensor replace it.
 
     >>> import torch, mirrordescent as md
     >>> w = torch.nn.Parameter(torch.zeros(2))
@@ -41,7 +41,7 @@ class Auxiliary:
 
     @staticmethod
     def new_store(num_samples: int, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-        """What is behind an Auxiliary: z = 0, the counter of rejected samples, and z's age."""
+        """What a new Auxiliary is a view of: z = 0, the counter of rejected samples, and z's age."""
         return {
             "z": torch.zeros(num_samples, dtype=dtype, device=device),
             "z_rejected": torch.zeros((), dtype=torch.int64, device=device),
@@ -49,7 +49,7 @@ class Auxiliary:
         }
 
     def make_momentum(self) -> None:
-        """m_z = 0, unless it is there."""
+        """Create z's momentum m_z = 0, unless it exists."""
         if self.momentum is None:
             self._store["z_momentum"] = torch.zeros_like(self.values)
 
@@ -61,7 +61,7 @@ class Auxiliary:
 
     @property
     def momentum(self) -> Tensor | None:
-        """m_z, where RMD has momentum with the dense rule."""
+        """m_z, if RMD has momentum with the "dense" rule, else None."""
         return self._store.get("z_momentum")
 
     @property
@@ -71,17 +71,18 @@ class Auxiliary:
 
     @property
     def age(self) -> float | None:
-        """For how much of its time scale z has followed the losses: after 1 it is 63 % of the way, after 3 95 %.
+        """How long z has followed the losses, in units of its time scale: at 1 it is 63 % of the way there, at 3 95 %.
 
-        That scale is λ/lr epochs. None where nobody counts: in captured or compiled steps, with an lr on the device or
-        a step that a GradScaler may skip there, with clipping, `reduction="batch"` or another penalty than the square,
-        and where z was loaded without it. Several ranks count their batches as equally large.
+        The time scale is λ/lr epochs, times |B| under `lam_convention="objective"` and times 1 − μ with momentum. The
+        age is None where it is not tracked: in captured or compiled steps, with an lr on the device or steps that a
+        GradScaler may skip there, with clipping, `reduction="batch"` or a penalty other than the square, and where z
+        was loaded without its age. Several ranks' batches are taken to be equally large.
         """
         age: float | None = self._store.get("z_age")
         return age
 
     def grow_older(self, by: float | None) -> None:
-        """Count so much more of the time scale; None: from now on it is not known."""
+        """Add to the age, in units of the time scale; None: from now on it is not known."""
         age = self.age
         if age is not None:
             self._store["z_age"] = None if by is None else age + by
@@ -94,9 +95,9 @@ class Auxiliary:
         return f"Auxiliary({len(z)} samples, {z.dtype}, {z.device})"
 
     def check(self) -> None:
-        """Report, once, the samples that were left out.
+        """Report the samples that were left out since the last report, and count from 0 again.
 
-        Raises RejectedSamplesError (a ValueError and an IndexError).
+        Raises RejectedSamplesError (a ValueError and an IndexError) if there are any.
         """
         rejected = self.rejected
         if rejected:
@@ -104,7 +105,7 @@ class Auxiliary:
             raise RejectedSamplesError(self._left_out(rejected))
 
     def tell(self) -> None:
-        """Warn of the samples that were left out: saving is not to fail for them, and they stay counted."""
+        """Warn of the samples that were left out, and keep the count: saving a state must not fail because of them."""
         if rejected := self.rejected:
             warnings.warn(f"{self._left_out(rejected)} (aux.check() raises for them)", stacklevel=3)
 
@@ -143,10 +144,10 @@ class Auxiliary:
         *,
         skip: Tensor | None = None,
     ) -> None:
-        """z_i ← z_i − rate·ℓ̂'_i, duplicates adding up; with momentum, the same heavy ball over all of z as over w.
+        """z_i ← z_i − rate·ℓ̂'_i, where duplicates add up; with momentum, w's heavy ball over all of z.
 
-        where: the samples whose slopes they are; None for all of them.
-        skip: a 0-d tensor that, where it is true, leaves everything as it is (the device alone knows).
+        where: the index of the sample that each slope belongs to; None for one slope per sample, in order.
+        skip: a 0-d bool tensor; if it is true, nothing changes (the host need not know).
         """
         if momentum != 0:
             self.make_momentum()
@@ -159,34 +160,34 @@ class Auxiliary:
             _add(m.mul_(keep), where, slope, 1)
             _add(self.values, None, m, -rate)
 
-    @torch.inference_mode(False)  # a validation may be what finds the model elsewhere, and z has to be written to later
+    @torch.inference_mode(False)  # a validation may be what moves z, and later steps must be able to write to it
     def to(self, device: torch.device | str) -> Auxiliary:
         """Move z and what belongs to it to a device; returns itself."""
         for key in STORED:
             if key in self._store:
-                held = self._store[key]  # made with a model that had no memory yet, z has none either, and begins at 0
+                held = self._store[key]  # z of a model made on the meta device has no memory yet: it starts at 0
                 self._store[key] = torch.zeros_like(held, device=device) if held.is_meta else held.to(device)
         return self
 
     def reset(self) -> None:
-        """Back to the start: z = 0."""
+        """Set z, its momentum, its age and the count of rejected samples back to 0."""
         for key in STORED:
             if key in self._store:
                 self._store[key].zero_()
         self._store["z_age"] = 0.0
 
     def state_dict(self) -> dict[str, Tensor]:
-        """z and what belongs to it (RMD's own `state_dict()` holds it too); warns of samples that were left out."""
+        """z and its momentum (RMD's own `state_dict()` holds them too); warns of samples that were left out."""
         self.tell()
         return {key: self._store[key] for key in ("z", "z_momentum") if key in self._store}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy z in place; its age is not known, unless the state has it, as RMD's own has.
+        """Copy z in place. Its age is None afterwards, unless the state has it, as RMD's own has.
 
-        Raises ValueError where it belongs to another number of samples, before anything has changed.
+        Raises ValueError if the state is for another number of samples, before anything has changed.
         """
         self.check_fits(state)
-        if self.values.is_meta:  # nothing can be copied there
+        if self.values.is_meta:  # nothing can be copied into it
             self.to(state["z"].device)
         if "z_momentum" in state:
             self.make_momentum()
@@ -197,7 +198,7 @@ class Auxiliary:
         self._store["z_age"] = state.get("z_age")
 
     def check_fits(self, state: MutableMapping[str, Any]) -> None:
-        """Raises ValueError where a state has no z, or one of another length."""
+        """Raises ValueError if a state has no z, or one of another length."""
         z = state.get("z")
         if not isinstance(z, Tensor) or z.shape != self.values.shape:
             found = "no z"
@@ -210,7 +211,7 @@ class Auxiliary:
 
 
 def _add(to: Tensor, where: Tensor | None, change: Tensor, factor: float | Tensor) -> None:
-    """Add factor · change in place at `where`, duplicates adding up, or everywhere."""
+    """Add factor · change in place, at the indices `where` (duplicates add up), or everywhere if it is None."""
     if isinstance(factor, Tensor):
         change, factor = change * factor, 1
     if where is None:

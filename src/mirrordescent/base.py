@@ -1,4 +1,4 @@
-"""ψ as an object: what every potential does with its mathematics once, and the potentials that are made of others.
+"""The base class of all potentials ψ: what they have in common, and those made of others (sums and multiples).
 
 Legend: w weights, d = ∇ψ(w) their dual, δ (`delta`) a change of the dual, ξ = d + δ.
 """
@@ -17,7 +17,7 @@ from mirrordescent.roots import origin, solve_increasing
 
 
 def positive(name: str, value: float) -> float:
-    """A finite number > 0. Raises ValueError for another."""
+    """The value as a float. Raises ValueError unless it is finite and > 0."""
     value = number(name, value)
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} must be a finite number > 0, got {value}")
@@ -28,11 +28,11 @@ _LINE = (-float("inf"), float("inf"))
 
 
 class Potential(ABC):
-    """A strictly convex function ψ of the weights, with its mirror map and the way back.
+    """A strictly convex function ψ of the weights, with its mirror map ∇ψ and the inverse of that.
 
     A sum `a + b` and a multiple `2 * a` of potentials are potentials. `spec` is the string that `md.potential` turns
-    back into an equal object; `live` says that the spec does not hold everything (a user's function, a tensor of
-    weights), so that after loading a checkpoint the object has to come from the optimizer that loads it.
+    back into an equal object. `live` is true if the spec does not hold everything (a user's function, a tensor of
+    weights): a checkpoint cannot restore such a potential, so the optimizer that loads it must be made with it.
 
     >>> import torch, mirrordescent as md
     >>> w = torch.tensor([0.5, -2.0])
@@ -45,14 +45,14 @@ class Potential(ABC):
     spec: str
     separable = True
     live = False
-    # The same function of one number for every element, so that tensors may be stepped joined together, in pieces, and
-    # sharded. A user's class that changes the mathematics is taken not to be, unless it says so.
+    # Whether ψ is the same function of one number for every element, so that a step may join tensors, cut them into
+    # pieces, and take sharded ones. A user's class that changes the mathematics is not, unless it sets this itself.
     uniform = True
     # The open interval that every weight has to lie in.
     domain: tuple[float, float] = _LINE
     # h when ∇ψ(w) = h·w with one number h: the step is then the plain w + δ/h.
     linear: float | None = None
-    # Whether we made up the spec from the class's name, because the class gave none.
+    # Whether the spec was made up from the name of a user's class, because the class has none.
     _named_by_us = False
 
     def __init_subclass__(cls) -> None:
@@ -63,7 +63,7 @@ class Potential(ABC):
             return
         if cls._named_by_us and "spec" in cls.__dict__:
             cls.live, cls._named_by_us = cls.__dict__.get("live", False), False
-        elif cls._named_by_us or not hasattr(cls, "spec"):  # the name does not hold what tells its objects apart
+        elif cls._named_by_us or not hasattr(cls, "spec"):  # a class's name does not tell its objects apart
             cls.spec, cls.live, cls._named_by_us = f"class {cls.__name__}", True, True
         if changed:
             cls.uniform = cls.__dict__.get("uniform", False)  # it may have a number for each weight
@@ -102,7 +102,7 @@ class Potential(ABC):
         """D_ψ(w, anchor) = ψ(w) − ψ(anchor) − ⟨∇ψ(anchor), w − anchor⟩ ≥ 0, a scalar.
 
         Close to the anchor the three terms cancel; there ½⟨∇ψ(w) − ∇ψ(anchor), w − anchor⟩ takes over, which differs
-        from D_ψ by the third order of the distance and is never negative.
+        from D_ψ by a term of third order in the distance and is never negative.
         """
         x, a = (wide(t) for t in real(w, anchor))
         psi_x, psi_a, dual = self._terms(x), self._terms(a), self._gradient(a)
@@ -113,7 +113,7 @@ class Potential(ABC):
             linear, near = linear.sum(), near.sum()
         plain = psi_x - psi_a - linear
         doubtful = plain < torch.finfo(plain.dtype).eps ** (2 / 3) * (psi_x.abs() + psi_a.abs() + linear.abs())
-        # Its derivatives are those of the three terms everywhere; they do not cancel.
+        # The derivatives are taken from the three terms everywhere: those do not cancel.
         near = near + (plain - plain.detach())
         return torch.where(doubtful, near, plain).sum().to(real(w)[0].dtype)
 
@@ -132,8 +132,8 @@ class Potential(ABC):
         kept = w if stepped.requires_grad else w.detach()  # without a gradient through `stepped`, none through w either
         return torch.where(still, kept, stepped)
 
-    def linear_at(self, w: Tensor) -> float | Tensor | None:  # noqa: ARG002 (a weight per element is asked where)
-        """h where ∇ψ(w) = h·w, a number or one for each weight, in the type of w; None where ∇ψ is not linear."""
+    def linear_at(self, w: Tensor) -> float | Tensor | None:  # noqa: ARG002 (h may depend on the tensor)
+        """h if ∇ψ(w) = h·w, as a number, or one for each weight in the type of w; None if ∇ψ is not linear."""
         return self.linear
 
     def __add__(self, other: object) -> Potential:
@@ -144,7 +144,7 @@ class Potential(ABC):
     def __mul__(self, factor: object) -> Potential:
         if isinstance(factor, bool) or not isinstance(factor, (int, float)):
             return NotImplemented
-        if isinstance(self, Sum):  # so that a name never needs brackets inside brackets
+        if isinstance(self, Sum):  # distributed over the parts, so that no spec needs parentheses
             return Sum([Scaled(factor, part) for part in self.parts])
         return Scaled(factor, self)
 
@@ -212,7 +212,7 @@ class Sum(Potential):
         self.linear = None
         if all(part.linear is not None for part in self.parts):
             self.linear = sum(part.linear for part in self.parts if part.linear is not None)
-        # A potential that lives on part of the line decides where a root may be looked for.
+        # The interval on which all parts are defined; roots are looked for only there.
         self.domain = (max(part.domain[0] for part in self.parts), min(part.domain[1] for part in self.parts))
         if not self.domain[0] < self.domain[1]:
             raise ValueError(
@@ -236,5 +236,5 @@ class Sum(Potential):
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
         if self.linear is not None:
             return w + delta / self.linear
-        # In float32 the duals' rounding would swallow steps that a closed form takes.
+        # In float64: rounding the dual to float32 would swallow small steps that a closed form takes.
         return solve_increasing(self._gradient, wide(w), wide(delta), self.domain).to(w.dtype)

@@ -1,4 +1,4 @@
-"""Whose line a warning is about: the caller's, the first that is neither ours nor PyTorch's."""
+"""Which line a warning points at: the user's, the first up the stack that is neither ours nor PyTorch's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INSIDE = tuple(str(Path(str(file)).parent) for file in (torch.__file__, __file__
 
 
 def outside() -> int:
-    """The `stacklevel` for a warning of the function that asks."""
+    """The `stacklevel` with which a warning given by the calling function points at the user's line."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
         frame, level = frame.f_back, level + 1

@@ -1,4 +1,4 @@
-"""ψ as any strictly convex function of a user's."""
+"""`Convex`: a potential ψ made from a strictly convex function of the user's own."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from mirrordescent.floating import wide
 from mirrordescent.inputs import number
 from mirrordescent.roots import origin, solve_increasing
 
-SOME = slice(150, 250, 17)  # six of the probe's points
+SOME = slice(150, 250, 17)  # selects six of the probe's points
 
 
 class Convex(Potential):
-    """Any strictly convex function of a user's that is a sum over the weights: gradient by autograd, inverse by roots.
+    """Σ f(w) for a strictly convex function f of your own: its gradient by autograd, the inverse by root finding.
 
-    function: takes a tensor and returns one of the same shape, each element depending on its own input alone; or their
+    function: takes a tensor and returns one of the same shape, each element depending on its own input alone; or the
         sum over all elements, a scalar.
     domain: the open interval where it is defined, the whole line unless given; the gradient should run from −∞ to ∞
-        over it, else a step that asks for more ends at the domain's edge.
-    name: how checkpoints and messages call it.
+        over it, else a step beyond the gradient's range ends at the domain's edge.
+    name: what checkpoints and messages call it.
 
     >>> import torch, mirrordescent as md
     >>> psi = md.Convex(lambda w: w**4 / 4 + w**2 / 2)
@@ -51,7 +51,7 @@ class Convex(Potential):
         if not low < high:
             raise ValueError(f"domain must be an interval (low, high) with low < high, got {ends}")
         self.function, self.domain = function, (low, high)
-        self.summed, self.constant = False, 0.0  # whether the function returns the sum, and what it has beside it
+        self.summed, self.constant = False, 0.0  # whether the function returns the sum, and a constant in it
         self.spec = f"convex[{name or getattr(function, '__name__', type(function).__name__)}]"
         self._check()
 
@@ -62,7 +62,7 @@ class Convex(Potential):
         try:
             output, some = self.function(probe), self.function(probe[SOME].reshape(2, 3))
         except Exception as error:
-            hint = "; for a factor of its own for each weight there is md.Quadratic(weight)"
+            hint = "; if each weight has a factor of its own, use md.Quadratic(weight)"
             raise ValueError(f"function must take a tensor of any shape: {str(error) or repr(error)}{hint}") from error
         self._check_output(probe, output)
         self._check_output(probe[SOME].reshape(2, 3), some)
@@ -83,7 +83,7 @@ class Convex(Potential):
         self._look_far_out()
 
     def _around(self, reach: Tensor) -> Tensor:
-        """Points around the middle of the domain, of which [−2, 2] is to be seen."""
+        """Map [−2, 2] to points around the middle of the domain, inside it; on the whole line, to themselves."""
         middle = origin(self.domain)
         low, high = max(self.domain[0], middle - 2.5), min(self.domain[1], middle + 2.5)
         return low + (high - low) * (reach + 2.5) / 5
@@ -96,9 +96,10 @@ class Convex(Potential):
             raise ValueError(f"function must keep the type of its input: it turned {probe.dtype} into {output.dtype}")
 
     def _check_slopes(self, probe: Tensor, slopes: Tensor, *, rising: bool) -> None:
-        """Refuse slopes that are not finite, that fall, or that stay; unless `rising`, rounding may make them stay.
+        """Refuse slopes that are not finite, fall, or stay equal; unless `rising`, rounding may make them equal.
 
-        Those of w^6 + w do near 0, and rise by as little beside that; those of a function that is flat there do not.
+        That happens to w^6 + w near 0, where the slopes beside the equal ones hardly rise either. If the gradient
+        really stays the same for a while, it visibly rises beside that.
         """
         undefined = (~slopes.isfinite()).nonzero()
         if len(undefined):
@@ -120,13 +121,13 @@ class Convex(Potential):
             )
 
     def _check_corner(self) -> None:
-        """Refuse |w| and its like: autograd knows one slope of the many that 0 has, and a weight that gets there stays.
+        """Refuse corners such as |w|'s: of the many slopes at 0 autograd knows one, and a weight that gets there stays.
 
-        A slope as steep as that of |w|^1.01 loses nearly half of what it climbs within 1e-3 before it is at 1e-30.
+        A steep slope is no corner: that of |w|^1.01 climbs only about half as far between ±1e-30 as between ±1e-3.
         """
         if not self.domain[0] < -1e-3 < 1e-3 < self.domain[1]:
             return
-        reach = (1e-3, 1e-6, 1e-9)  # beside a corner the function may be curved
+        reach = (1e-3, 1e-6, 1e-9)  # several, as the function may be curved beside a corner
         near = self._gradient(_numbers(*(-x for x in reach), -1e-30, 1e-30, *reversed(reach))).tolist()
         least, most = near[len(reach)], near[len(reach) + 1]
         climbs = [above - below for below, above in zip(near[: len(reach)], reversed(near[-len(reach) :]), strict=True)]
@@ -144,7 +145,7 @@ class Convex(Potential):
             out = origin(self.domain) + sign * _numbers(*(10.0**k for k in range(7)))
             try:
                 found = sign * self._gradient(out)
-            except Exception:  # it may not be for weights as large as that
+            except Exception:  # the function may not take weights as large as these
                 return
             slopes = found[: int(found.isfinite().long().cumprod(0).sum())].tolist()  # cosh overflows early
             for k, (near, far) in enumerate(itertools.pairwise(slopes)):
@@ -202,5 +203,5 @@ def _numbers(*values: float) -> Tensor:
 
 
 def _leaf(w: Tensor) -> Tensor:
-    """The same numbers, to differentiate by; those of inference mode cannot be, and are copied."""
+    """The same numbers as a leaf to differentiate by; inference tensors cannot require gradients and are copied."""
     return (w.clone() if w.is_inference() else w.detach()).requires_grad_()

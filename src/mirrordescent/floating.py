@@ -1,4 +1,4 @@
-"""What floating-point types hold: the one that ψ is computed in, the ends of intervals, and work for a few elements."""
+"""Floating-point helpers: the type that ψ is computed in, the last numbers of a type, branches for a few elements."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-FEW = 4  # at most one in so many elements
-BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # of as many bytes as an element has
+FEW = 4  # "a few" elements are at most one in so many
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # integer types, by their size in bytes
 
 
 def real(w: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in the type that ψ is computed in: float32 for half precision, else as they are."""
+    """The tensors in the type that ψ is computed in: float64 if w is, else float32."""
     for t in (w, *others):
         if not isinstance(t, Tensor) or not t.is_floating_point():
             kind = t.dtype if isinstance(t, Tensor) else type(t).__name__
@@ -24,16 +24,16 @@ def real(w: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
 
 
 def wide(w: Tensor) -> Tensor:
-    """float64 where the device has it: differences of ψ cancel."""
+    """w in float64, where the device has it, as differences of ψ cancel."""
     return w if w.device.type == "mps" else w.double()
 
 
 def digest(weight: Tensor) -> str:
-    """Tells one tensor from another in a checkpoint; the same on every device."""
+    """A checksum of the bits, to tell tensors apart in a checkpoint; the same on every device."""
     total, begin = 0, 1
     for part in weight.reshape(-1).split(2**24):
         bits = part.view(BITS[part.element_size()]).long()
-        if part.element_size() == 8:  # the lower half of a round number is 0
+        if part.element_size() == 8:  # fold the halves: the lower one of a round number is 0
             bits = bits ^ (bits >> 32)
         places = torch.arange(begin, begin + 2 * len(bits), 2, device=bits.device)
         total, begin = total + int((bits * places).sum()), begin + 2 * len(bits)
@@ -41,13 +41,13 @@ def digest(weight: Tensor) -> str:
 
 
 def least(dtype: torch.dtype) -> float:
-    """The least number > 0 that a weight may become; float16's normal numbers end at 6e-5, which is no small weight."""
+    """The least number > 0 that a weight may become: a subnormal in float16, whose least normal, 6e-5, is not small."""
     info = torch.finfo(dtype)
     return info.tiny * info.eps if dtype == torch.float16 else info.tiny
 
 
 def just_inside(domain: tuple[float, float], dtype: torch.dtype) -> tuple[float, float]:
-    """The last numbers of a type inside an open interval."""
+    """The first and last numbers of a type inside an open interval; an infinite end stays infinite."""
     low, high = domain
     return (
         -_below(-low, dtype) if low > -float("inf") else low,
@@ -59,16 +59,16 @@ def _below(end: float, dtype: torch.dtype) -> float:
     if end == 0:
         return -least(dtype)
     mantissa, exponent = math.frexp(abs(end))
-    finer = mantissa == 0.5 and end > 0  # below a power of two numbers are closer to each other
+    finer = mantissa == 0.5 and end > 0  # just below a power of two the numbers are closer together
     gap = max(math.ldexp(torch.finfo(dtype).eps, exponent - 1 - finer), least(dtype))
     return (math.ceil(end / gap) - 1) * gap
 
 
 def except_where(there: Tensor, value: Tensor, other: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """`value`, and other(*tensors) where `there` is true; elementwise.
+    """other(*tensors) where `there` is true, else `value`; elementwise.
 
-    On a CPU the other is computed for those elements alone if they are few, and `value` is written to. Elsewhere it
-    would make the host wait to look for them, and a compiler has to see all of it.
+    On a CPU, if those elements are few, `other` is computed for them alone and written into `value`, in place. On a GPU
+    looking for them would make the host wait, and a compiler must see the whole computation.
     """
     if _may_look(value, there, *tensors):
         at = there.nonzero(as_tuple=True)
@@ -78,7 +78,7 @@ def except_where(there: Tensor, value: Tensor, other: Callable[..., Tensor], *te
 
 
 def _may_look(*tensors: Tensor) -> bool:
-    """Whether their values are at hand: not those of a compiler, of a trace, of vmap, or of a gradient to come."""
+    """Whether values may be looked at: on a CPU, neither compiled, traced, under vmap, nor with a gradient to come."""
     traced = torch.compiler.is_compiling() or torch._C._is_tracing() or _get_current_dispatch_mode() is not None
     return not traced and all(
         type(t) in (Tensor, torch.nn.Parameter)

@@ -1,4 +1,4 @@
-"""Which mirror steps have a kernel of their own that reads w and g once and writes w once, and its launch.
+"""Which mirror steps have a fused kernel, one that reads w and g once and writes w once, and how it is launched.
 
 With `fused=True` ℓ2 and its multiples go through PyTorch's own fused SGD kernel, on the CPU too, which takes many small
 tensors in one launch. The other closed forms, and ℓ2 on a large tensor, have a Triton kernel (`kernels.py`, imported
@@ -58,11 +58,11 @@ def form_of(potential: Potential) -> Form | None:
 
 @functools.cache
 def has_triton() -> bool:
-    """Whether Triton is there, for kernels of our own."""
+    """Whether Triton is installed, which our own kernels need."""
     return importlib.util.find_spec("triton") is not None
 
 
-# From here on PyTorch's kernel, made for many small tensors, is a fifth slower than the memory allows.
+# From this many elements on PyTorch's kernel, made for many small tensors, is a fifth slower than the memory allows.
 LARGE = 1 << 24
 
 
@@ -95,15 +95,15 @@ def supports(potential: Potential, w: Tensor) -> bool:
 
 
 def left_alone(w: Tensor) -> bool:
-    """Whether PyTorch's kernel does not do what it should: on a CPU it skips most of the 16-bit weights.
+    """Whether PyTorch's fused kernel fails on this tensor: on a CPU it skips most 16-bit weights.
 
-    So in 2.12.1 and 2.13 (pytorch/pytorch#191763).
+    Seen in 2.12.1 and 2.13 (pytorch/pytorch#191763).
     """
     return w.device.type == "cpu" and w.element_size() < 4
 
 
 def same_layout(w: Tensor, *others: Tensor) -> bool:
-    """Whether the tensors can be walked through together as plain memory."""
+    """Whether the tensors are dense with the same strides, so that a kernel can walk through their memory together."""
     dense = w.is_contiguous() or (w.dim() == 4 and w.is_contiguous(memory_format=torch.channels_last))
     return dense and all(t.stride() == w.stride() for t in others)
 

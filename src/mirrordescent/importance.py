@@ -1,4 +1,4 @@
-"""Learn something new and hold on to the old: how much each weight mattered, and the ψ that is made of it."""
+"""Continual learning: how much each weight matters to the old tasks, and a ψ that keeps important ones in place."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torch.nn import functional as F
 from mirrordescent.inputs import working
 from mirrordescent.potentials import Quadratic
 
-Batch = tuple[Tensor, ...]  # of one length, the inputs first
-Losses = Callable[[Any, Any], Tensor]  # of the model's output and the batch, as it was given; (batch,)
+Batch = tuple[Tensor, ...]  # tensors of one length, the inputs first
+Losses = Callable[[Any, Any], Tensor]  # from the model's output and the batch, in the form it came in; (batch,)
 Weights = dict[str, Tensor]  # by the names of model.named_parameters()
-AT_ONCE = {"cpu": 2**21}  # numbers in the gradients that are there at a time, by the kind of device
-MANY = 2**25  # the same elsewhere
-ANSWERS = ("label", "labels", "label_ids", "index")  # in a batch with names, what is no input
-ALONE = 2**18  # a network with more of them is faster sample by sample on a CPU
+AT_ONCE = {"cpu": 2**21}  # how many numbers the gradients in memory at a time may have, by type of device
+MANY = 2**25  # and on all other devices
+ANSWERS = ("label", "labels", "label_ids", "index")  # keys of a dictionary batch that are no inputs
+ALONE = 2**18  # weights; on a CPU a larger network is faster sample by sample
 
 
 def fisher(
@@ -32,18 +32,22 @@ def fisher(
     losses: Losses | None = None,
     generator: torch.Generator | None = None,
 ) -> Weights:
-    """How much each weight matters to what the model says: the diagonal of its Fisher information.
+    """How much each weight matters to the model's predictions: the diagonal of its Fisher information.
 
         F_k = mean over the samples x of (∂ log p(y|x) / ∂w_k)²,    y drawn from the model itself
 
-    batches: the old task's inputs, or tuples that begin with them, as a DataLoader gives; or dictionaries, which go to
-    the model by their names, but for "labels", "label" and "index". They are moved to the model's device, and
-    labels are not looked at. The output is the logits of classes, or has them as `.logits`. losses: for other models:
-    given the output and the batch, as a tuple or a dictionary of tensors, each sample's −log p(y|x), with y drawn from
-    the model, or as it is in the data (the "empirical" Fisher information). generator: draws the classes, on the
-    model's device. Computed in evaluation mode, for each sample by itself, with no gradient left behind. Frozen
-    parameters are left out.
-    Raises ValueError where there are no samples, for other outputs, and for gradients that are not finite.
+    batches: the old task's inputs, or tuples that begin with them, as a DataLoader gives; or dictionaries, which are
+        passed to the model by name, except for "label", "labels", "label_ids" and "index". They are moved to the
+        model's device. The model returns the logits of classes, or an object that has them as `.logits`; labels are
+        not needed.
+    losses: for other models, a function of the output and the batch (a tuple or a dictionary of tensors) that returns
+        each sample's −log p(y|x), with y drawn from the model, or taken from the data (the "empirical" Fisher
+        information).
+    generator: draws the classes; it must be on the model's device.
+
+    Computed in evaluation mode, from each sample's own gradient, with no gradient left behind. Frozen parameters are
+    left out. Raises ValueError if there are no samples, for other outputs, and for gradients that are not finite;
+    TypeError for other batches and for complex parameters.
 
     >>> model = torch.nn.Linear(2, 3)
     >>> {name: tuple(weights.shape) for name, weights in fisher(model, [torch.randn(100, 2)]).items()}
@@ -65,7 +69,7 @@ def fisher(
                 batch = (*batch, _drawn(form.called(model, batch), generator))
             try:
                 found = squares(model, params, form, batch, losses)
-            except RuntimeError:  # there are models that torch.func cannot take
+            except RuntimeError:  # torch.func cannot take some models
                 if squares is _squares_one_by_one:
                     raise
                 squares = _squares_one_by_one
@@ -84,15 +88,17 @@ def fisher(
 def anchored(
     model: nn.Module, importance: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]], strength: float = 10.0
 ) -> list[dict[str, Any]]:
-    """Parameter groups for RMD or SMD under which the weights that mattered stay where they are.
+    """Parameter groups for RMD or SMD that keep the weights that mattered to old tasks close to where they are.
 
         ψ(w) = ½ Σ h w²,   h = 1 + strength · Σ over tasks of F / mean(F),   so D_ψ(w, w₀) = ½ Σ h (w − w₀)²
 
-    with w₀ the weights at the start of training. importance: what `fisher` gave after the old task, or a list of them,
-    one for each task so far; each is divided by its mean over all weights, so that no task outweighs another by how far
-    it was learnt. A parameter without an entry, such as a new head's, is as free as under ½‖w‖²; entries of what is
-    frozen now do nothing. strength: by how much a weight of mean importance counts more than one that did not matter.
-    Raises ValueError where an importance is not of this model.
+    with w₀ the weights at the start of training.
+
+    importance: what `fisher` gave after the old task, or a list with one for each task so far. Each is divided by its
+        mean over all weights, so that a task's weight does not depend on how far it was learnt. A parameter without an
+        entry, such as a new head's, is as free as under ½‖w‖²; entries of parameters that are frozen now do nothing.
+    strength: how much a weight of mean importance adds to its h, which is 1 for a weight that did not matter.
+    Raises ValueError if an importance does not fit the model, or strength is negative or not finite.
 
     >>> import mirrordescent as md
     >>> model = torch.nn.Linear(2, 3)
@@ -108,24 +114,26 @@ def anchored(
     shares = [_shares(weights, model, known) for weights in tasks]
     groups = []
     for name, w in params.items():
-        held = [share[known[name]] for share in shares if known[name] in share]  # a layer that is new has none
+        held = [share[known[name]] for share in shares if known[name] in share]  # a new layer has none
         h = 1 + strength * sum(held[1:], start=held[0]) if held else torch.ones(w.shape)
         groups.append({"params": [w], "potential": Quadratic(h.to(w.device))})
     return groups
 
 
 def _shares(weights: Mapping[str, Tensor], model: nn.Module, bare: Mapping[str, str]) -> Weights:
-    """Each trained weight's importance as a multiple of the mean; nothing for those that the old task did not have.
+    """Each trained weight's importance as a multiple of the mean; no entry for parameters that the old task lacked.
 
-    On the CPU, and with a mean that is rounded, so that the same importance makes the same ψ on every machine, to the
-    last bit: a checkpoint knows it by its bits. bare: the names of the model's parameters, without what wraps them.
+    Computed on the CPU, with the mean rounded to float32, so that the same importance makes the same ψ on every
+    machine, to the last bit: a checkpoint recognises ψ by its bits. bare: the model's parameter names, by `_bare`.
     """
     given = _bare(weights)
     known = {bare[name]: w for name, w in model.named_parameters()}
     for whole, name in given.items():
         part = weights[whole]
         if name not in known:
-            raise ValueError(f"the importance is of {name} too, which this model does not have: is it of another one?")
+            raise ValueError(
+                f"the importance has an entry for {name}, which this model does not have: is it of another model?"
+            )
         if part.shape != known[name].shape:
             shapes = f"shape {tuple(part.shape)}, and the parameter {tuple(known[name].shape)}"
             raise ValueError(f"the importance of {name} has {shapes}; if it is a new layer, leave its entry out")
@@ -141,15 +149,15 @@ def _shares(weights: Mapping[str, Tensor], model: nn.Module, bare: Mapping[str, 
 
 
 def _bare(names: Iterable[str]) -> dict[str, str]:
-    """Each parameter's name in the model itself, whatever is wrapped around it or around its parts."""
-    found = {name: name.replace("_orig_mod.", "") for name in names}  # of what torch.compile wraps
+    """Each name without the prefixes that torch.compile and DataParallel add when they wrap a model or its parts."""
+    found = {name: name.replace("_orig_mod.", "") for name in names}  # torch.compile's
     while found and all(name.startswith("module.") for name in found.values()):
         found = {whole: name.removeprefix("module.") for whole, name in found.items()}
     return found if len(set(found.values())) == len(found) else {name: name for name in found}
 
 
 class _Form(NamedTuple):
-    """How the tensors of a batch go to a model and to a loss: by their names, or the first one as it is."""
+    """How a batch is passed on: by `names` if it was a dictionary, else the first tensor to a model, all to a loss."""
 
     names: tuple[str, ...] | None
 
@@ -164,14 +172,14 @@ class _Form(NamedTuple):
             return model(*args, **named)
 
     def losses(self, output: Any, batch: Batch, losses: Losses | None) -> Tensor:
-        """By the user's function, or of the classes that were drawn, which stand last."""
+        """Each sample's loss: the user's, or the cross-entropy of the drawn class, the batch's last tensor."""
         if losses is None:
             return F.cross_entropy(_logits(output), batch[-1], reduction="none")
         return losses(output, batch if self.names is None else dict(zip(self.names, batch, strict=True)))
 
 
 def _squares_at_once(model: nn.Module, params: Weights, form: _Form, batch: Batch, losses: Losses | None) -> Weights:
-    """Each parameter's squared gradients, summed over the samples."""
+    """Each parameter's squared gradients, summed over the samples, many of which are differentiated at once."""
 
     def loss(held: Weights, sample: Batch) -> Tensor:
         one = tuple(part[None] for part in sample)
@@ -180,7 +188,7 @@ def _squares_at_once(model: nn.Module, params: Weights, form: _Form, batch: Batc
     held, found = {name: w.detach() for name, w in params.items()}, _zeros(params)
     size = max(1, AT_ONCE.get(batch[0].device.type, MANY) // sum(w.numel() for w in params.values()))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop")  # it is done sample by sample there
+        warnings.filterwarnings("ignore", "There is a performance drop")  # vmap does such an operation sample by sample
         for some in zip(*(part.split(size) for part in batch), strict=True):
             for name, g in vmap(grad(loss), (None, 0), randomness="different")(held, some).items():
                 found[name] += working(g).square().sum(0)
@@ -188,7 +196,7 @@ def _squares_at_once(model: nn.Module, params: Weights, form: _Form, batch: Batc
 
 
 def _squares_one_by_one(model: nn.Module, params: Weights, form: _Form, batch: Batch, losses: Losses | None) -> Weights:
-    """The same for any model, in as many backward passes as there are samples."""
+    """What `_squares_at_once` gives, for any model: by one backward pass per sample."""
     found = _zeros(params)
     for one in zip(*(part.split(1) for part in batch), strict=True):
         args, named = form.arguments(one)
@@ -205,7 +213,7 @@ def _logits(output: Any) -> Any:
 
 
 def _drawn(output: Any, generator: torch.Generator | None) -> Tensor:
-    """A class for each sample, by the model's own probabilities."""
+    """A class for each sample, drawn with the model's own probabilities."""
     logits = _logits(output)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
         found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
@@ -216,7 +224,7 @@ def _drawn(output: Any, generator: torch.Generator | None) -> Tensor:
 
 
 def _taken(given: Any, device: torch.device, *, whole: bool) -> tuple[_Form, Batch]:
-    """What a loader gave, on the model's device; unless `whole`, the inputs alone."""
+    """A batch that a loader gave, on the model's device; unless `whole`, its inputs alone."""
     names, parts = None, [given]
     if isinstance(given, Mapping):
         names = tuple(name for name in given if whole or name not in ANSWERS)
@@ -243,12 +251,12 @@ def _zeros(params: Weights) -> Weights:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode; afterwards every part is in the mode that it was in."""
+    """Put the model into evaluation mode; afterwards every part is back in its own mode."""
     training = {part: part.training for part in model.modules()}
     model.eval()
     try:
         yield
     finally:
-        model.train(training[model])  # by its own method, which may do more than set a mark
+        model.train(training[model])  # the model's own method, which may do more than set a flag
         for part, before in training.items():
             part.training = before

@@ -1,4 +1,4 @@
-"""A dataset that says which sample is which: RMD keeps one number per training sample and has to know."""
+"""`Indexed`: a dataset that also gives each sample's index, as RMD keeps one number for each training sample."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.utils.data import Dataset, IterableDataset
 class Indexed(Dataset[Any]):
     """The dataset with each item's index appended: `(x, y)` becomes `(x, y, index)`.
 
-    A dict or another mapping becomes a dict with the key "index" (its own must say the same), a named tuple becomes a
-    plain one, and any other item `(item, index)`. The index is the position in *this* dataset,
-    so wrap what you train on (a `Subset`, not the set it was cut from; a `ConcatDataset`, not its parts, which each
-    count from 0), and pass `num_samples=len(dataset)` to RMD.
+    A dict or another mapping becomes a dict with the key "index" (if it has one, that must be the same number), a named
+    tuple becomes a plain one, and any other item `(item, index)`. The index is the position in *this* dataset, so wrap
+    what you train on (a `Subset`, not the set it was cut from; a `ConcatDataset`, not its parts, which each count from
+    0), and pass `num_samples=len(dataset)` to RMD.
 
     >>> import torch, mirrordescent as md
     >>> from torch.utils.data import TensorDataset
@@ -56,7 +56,7 @@ class Indexed(Dataset[Any]):
 
 
 def _is(own: Any, index: int) -> bool:
-    """Whether it is that number; an array of several is none."""
+    """Whether an item's own index is that number; an array of several numbers is not."""
     try:
         return bool(own == index)
     except (RuntimeError, ValueError):

@@ -1,4 +1,4 @@
-"""What `loss()` takes and what it refuses: every message names the argument, the rule and the value."""
+"""Checks of what users pass in: every message names the argument, the rule and the value."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 def working(t: Tensor) -> Tensor:
-    """Half precision in float32; float32 and float64 as they are."""
+    """The tensor in the type to compute in: half precision as float32; float32 and float64 as they are."""
     return t if t.dtype == torch.float64 else t.float()
 
 
 def checked_index(index: Tensor, losses: Tensor, num_samples: int, each: str = "loss") -> Tensor:
-    """`index` as int64, of the length of `losses`; its values are looked at where that costs no waiting.
+    """`index` as int64, one per loss; its values are checked only on the CPU, where that costs no waiting.
 
-    each: what there is one of per sample number, for the message.
+    each: what each index belongs to, for the message.
 
     Raises TypeError for a type that is not integer, ValueError for a wrong shape, IndexError for a bad value.
     """
@@ -42,14 +42,14 @@ def checked_index(index: Tensor, losses: Tensor, num_samples: int, each: str = "
 
 
 def check_losses(losses: Tensor, root: Tensor | None, reduction: str) -> None:
-    """Raises TypeError or ValueError where `losses` are not one per sample, or `root` is not their root."""
+    """Raises TypeError or ValueError if `losses` are not one per sample, or `root` is not their signed root."""
     if not isinstance(losses, Tensor) or not losses.is_floating_point():
         kind = losses.dtype if isinstance(losses, Tensor) else type(losses).__name__
         raise TypeError(f"losses must be a floating-point tensor, got {kind}")
     if losses.dim() != 1:
         raise ValueError(
             f"losses must hold one loss per sample, shape (batch,), got shape {tuple(losses.shape)}; compute them with "
-            'reduction="none"' + ("" if losses.dim() < 2 else ", and take the mean over what a sample has several of")
+            'reduction="none"' + ("" if losses.dim() < 2 else ", and take the mean over all but the first dimension")
         )
     if losses.numel() == 0:
         raise ValueError("losses is empty; a batch needs at least one sample")
@@ -76,7 +76,7 @@ def check_losses(losses: Tensor, root: Tensor | None, reduction: str) -> None:
 
 
 def check_outputs(logits: Tensor, labels: Tensor, classes: int) -> None:
-    """Raises ValueError where they have not the shapes and types of a batch's logits and classes."""
+    """Raises ValueError unless logits are (batch, classes), and labels integers of shape (batch,)."""
     if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(
             f"labels must be the numbers of classes, shape (batch,), got {labels.dtype} of shape {tuple(labels.shape)}"
@@ -86,30 +86,30 @@ def check_outputs(logits: Tensor, labels: Tensor, classes: int) -> None:
 
 
 def check_classes(labels: Tensor, classes: int) -> None:
-    """Raises ValueError where a label is none of the classes; on the CPU alone, where looking costs no waiting."""
+    """Raises ValueError if a label is none of the classes; checked only on the CPU, where that costs no waiting."""
     if labels.device.type == "cpu" and labels.numel():
         low, high = (int(end) for end in labels.long().aminmax())
         if low < 0 or high >= classes:
             raise ValueError(
-                f"labels must lie in [0, {classes}), got {low if low < 0 else high}; leave out what has no class"
+                f"labels must lie in [0, {classes}), got {low if low < 0 else high}; leave out samples without a class"
             )
 
 
 def number(name: str, value: object) -> float:
-    """A plain float from a setting. Raises TypeError where it is not a number."""
+    """A setting as a plain float. Raises TypeError if it is not a number."""
     if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, got {value!r}")
     return float(value)
 
 
 def one_of(name: str, value: object, allowed: tuple[str, ...], or_else: str = "") -> None:
-    """Raises ValueError where a setting is none of those allowed."""
+    """Raises ValueError if a setting is none of the allowed values."""
     if value not in allowed:
         choices = ", ".join(repr(choice) for choice in allowed)
         raise ValueError(f"{name} must be one of {choices}{' ' + or_else if or_else else ''}, got {value!r}")
 
 
 def check_rate(rate: float, name: str) -> None:
-    """Raises ValueError for a step with which z diverges."""
+    """Raises ValueError for a rate of z's step with which z diverges."""
     if not rate < 2:
         raise ValueError(f"{name} must be < 2, or z diverges; got {rate:.4g}: lower lr or raise lam")

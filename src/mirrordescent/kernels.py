@@ -1,8 +1,8 @@
 """The mirror step of every closed-form separable potential, as one Triton kernel.
 
 Legend: w weight, g gradient, m momentum, δ (`delta`) change of the dual, α = 1/(q − 1).
-The types in a kernel are Triton's, which a type checker does not know: hence the ignores on their first lines.
-Imported only where a CUDA device and Triton are there; `potentials.py` is the readable form of the same mathematics.
+`potentials.py` is the readable form of the same mathematics. This file is imported only where there are Triton and a
+CUDA device. A type checker does not know Triton's types: hence the ignores on the first lines of the kernels.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _qnorm(w, delta, Q: tl.constexpr, POWER: tl.constexpr, ROOT: tl.constexpr): 
         inverse_root = tl.rsqrt(_power(size, POWER))
         t = signed * inverse_root * inverse_root
     else:
-        # The exponent of w and the logarithm of the rest apart, so that q − 1 does not magnify the rounding of their
-        # sum; 2^23 in front turns an integer into a float without a conversion, which is slow on a GPU.
+        # w's exponent and the logarithm of its mantissa, kept apart so that q − 1 does not magnify the rounding of
+        # their sum. The exponent, put into the bits of 2^23, becomes a float without a conversion, slow on a GPU.
         bits = size.to(tl.int32, bitcast=True)
         e = ((bits >> 23) | 0x4B000000).to(tl.float32, bitcast=True) - 8388735.0  # 2^23 + 127
         rest = tl.log2(((bits & 0x007FFFFF) | 0x3F800000).to(tl.float32, bitcast=True))
@@ -102,7 +102,7 @@ def _entropy(w, delta, TINY: tl.constexpr):  # type: ignore[no-untyped-def]
     series = 1.0 + delta * (1.0 / 3.0) * series
     series = 1.0 + delta * (1.0 / 2.0) * series
     near = w + w * (delta * series)
-    half = tl.exp(0.5 * delta)  # the exponential of a large δ may be beyond any number where w's product is not
+    half = tl.exp(0.5 * delta)  # e^δ of a large δ may overflow where w e^δ does not
     far = w * half * half
     new = tl.where(tl.abs(delta) < 0.5, near, far)
     return tl.where(new < TINY, TINY, new)  # a NaN stays one
@@ -115,7 +115,7 @@ def _hypentropy(w, delta, BETA: tl.constexpr):  # type: ignore[no-untyped-def]
     h2 = h * h
     sh = h * (1.0 + h2 * (1.0 / 6.0) * (1.0 + h2 * 0.05 * (1.0 + h2 * (1.0 / 42.0) * (1.0 + h2 * (1.0 / 72.0)))))
     size = tl.abs(w)
-    if BETA < 1e-15 or BETA > 1e15:  # whose square, or quotient, no number may hold
+    if BETA < 1e-15 or BETA > 1e15:  # float32 may not hold its square or its reciprocal
         low, high = tl.minimum(size, BETA), tl.maximum(size, BETA)
         radius = high * tl.sqrt(1.0 + (low / high) * (low / high))
         dual = tl.log(size + radius) - tl.log(BETA)
@@ -123,7 +123,7 @@ def _hypentropy(w, delta, BETA: tl.constexpr):  # type: ignore[no-untyped-def]
         radius = tl.sqrt(w * w + BETA * BETA)
         dual = tl.log((size + radius) * (1.0 / BETA))
     near = w + 2.0 * sh * (w * sh + radius * tl.sqrt(1.0 + sh * sh))
-    # Otherwise β sinh(asinh(w/β) + δ); a large dual's exponential may be beyond any number where β's product is not.
+    # Otherwise β sinh(asinh(w/β) + δ); the exponential of a large dual may overflow where β times it does not.
     dual = tl.where(w < 0, -dual, dual) + delta
     up, down = tl.exp(0.5 * dual), tl.exp(-0.5 * dual)
     far = (0.5 * BETA) * up * up - (0.5 * BETA) * down * down
@@ -207,7 +207,7 @@ def launch(
     grad_scale: Tensor | None,
     found_inf: Tensor | None,
 ) -> None:
-    """One step of one tensor, in place; w, g, m and a tensor of weights share one dense layout."""
+    """One step of one tensor, in place; w, g, m and a tensor `form.weight` must share one dense layout."""
     if w.numel() == 0:
         return
     lr_tensor = isinstance(lr, Tensor) and lr.is_cuda

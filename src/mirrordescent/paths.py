@@ -1,4 +1,4 @@
-"""The mirror step ∇ψ(w) ← ∇ψ(w) − η m of a group of tensors: one by one, joined, or in one kernel, in place."""
+"""The mirror step ∇ψ(w) ← ∇ψ(w) − η m of a parameter group, in place: one by one, joined, or by a fused kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirrordescent.inputs import working
 from mirrordescent.sharded import is_sharded, own_part
 
 # How many elements are stepped at a time where a step is many operations: small tensors of a group together, large ones
-# in pieces. It bounds the memory that a step needs, and on the CPU keeps what is between the operations in its cache.
+# in pieces. That bounds the memory that a step needs, and on the CPU keeps intermediate results in its cache.
 _CHUNK = 1 << 22
 _CPU_CHUNK = 1 << 17
 
@@ -32,7 +32,8 @@ class Work:
     maximize: bool
     foreach: bool | None
     fused: bool | None
-    # What a GradScaler leaves to a fused step, so that the host need not wait: divide g by the one, skip on the other.
+    # What a GradScaler leaves to a fused step, so that the host need not wait: divide g by grad_scale, and do nothing
+    # if found_inf is not 0.
     grad_scale: Tensor | None
     found_inf: Tensor | None
 
@@ -52,17 +53,17 @@ def _mirror_step_(w: Tensor, g: Tensor, potential: Potential, lr: float | Tensor
 
 
 def _is_wide(w: Tensor, g: Tensor) -> bool:
-    """Whether they are of one type in which ψ is computed."""
+    """Whether both are of the same type, and one that ψ is computed in."""
     return w.dtype == g.dtype and w.dtype in (torch.float32, torch.float64)
 
 
 def elementwise(potential: Potential) -> bool:
-    """Whether tensors may be cut up and joined."""
+    """Whether ψ treats all elements alike, so that tensors may be cut up and joined."""
     return potential.linear is not None or (potential.uniform and potential.separable)
 
 
 def _pieces(w: Tensor, g: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-    """A large tensor in pieces that share its memory; a compiler fuses the operations by itself."""
+    """A large tensor in pieces that share its memory; whole under a compiler, which fuses the operations by itself."""
     size = _chunk_on(w.device)
     if w.numel() <= size or torch.compiler.is_compiling() or not (w.is_contiguous() and g.is_contiguous()):
         return [(w, g)]
@@ -79,10 +80,10 @@ def _scaled(g: Tensor, lr: float | Tensor) -> Tensor:
 
 
 def _momentum_(work: Work, *, foreach: bool) -> list[Tensor]:
-    """m ← μ m + g for every tensor, and what the step then uses in place of g."""
+    """m ← μ m + g for every tensor; returns what the step uses in place of g."""
     grads = work.grads
     if work.grad_scale is not None:
-        grads = [working(g) / work.grad_scale for g in grads]  # a usual scale is beyond float16
+        grads = [working(g) / work.grad_scale for g in grads]  # in float32: a usual scale is beyond float16
     if work.maximize:
         grads = list(torch._foreach_neg(grads))
     if work.found_inf is not None:
@@ -99,7 +100,7 @@ def _momentum_(work: Work, *, foreach: bool) -> list[Tensor]:
 
 
 def _momentum_unless_skipped_(work: Work, grads: list[Tensor], skip: Tensor) -> list[Tensor]:
-    """The same where the device alone knows whether the step is skipped: then m stays, and the step is by 0."""
+    """`_momentum_` where only the device knows whether the step is skipped: if so, m stays, and the step is by 0."""
     for m, g in zip(work.buffers, grads, strict=False):
         m.copy_(torch.where(skip, m, work.momentum * m + g))
     return [torch.where(skip, 0, g) for g in work.buffers or grads]
@@ -132,7 +133,7 @@ def _foreach(work: Work) -> None:
 
 
 def _chunks(sizes: Sequence[int], most: int) -> Iterable[list[int]]:
-    """Which tensors go together: as many, one after the other, as have at most so many elements."""
+    """Which tensors to join: runs of their places, of at most `most` elements each unless one tensor has more."""
     chunk: list[int] = []
     total = 0
     for k, size in enumerate(sizes):
@@ -146,7 +147,7 @@ def _chunks(sizes: Sequence[int], most: int) -> Iterable[list[int]]:
 
 
 def apply(work: Work) -> None:
-    """Step one group, each kind of tensor on the path that was asked for, or on the fastest that it allows."""
+    """Step one group: tensors of each device and type on the path that was asked for, or the fastest they allow."""
     if any(is_sharded(w) for w in work.params):
         work = _of_this_rank(work)
     kinds = [(w.device, w.dtype) for w in work.params]
@@ -155,7 +156,7 @@ def apply(work: Work) -> None:
         members = [k for k, other in enumerate(kinds) if other == kind]
         params, grads, buffers = (_select(t, members) for t in (work.params, work.grads, work.buffers))
         if dtype.is_complex:  # as pairs of real numbers, the way torch.optim treats them; shares memory
-            grads = [g.resolve_conj() for g in grads]  # which autograd may leave to be done
+            grads = [g.resolve_conj() for g in grads]  # autograd may have left the conjugation undone
             params, grads, buffers = ([torch.view_as_real(t) for t in ts] for ts in (params, grads, buffers))
         part = replace(
             work,
@@ -170,7 +171,7 @@ def apply(work: Work) -> None:
 
 
 def _of_this_rank(work: Work) -> Work:
-    """The same of the parts that this rank has: ψ does not care where the other elements are."""
+    """The work on this rank's parts of sharded tensors: ψ is elementwise, so it needs no other part."""
     grads = [own_part(g, like=w) if is_sharded(w) else g for w, g in zip(work.params, work.grads, strict=True)]
     params, buffers = ([own_part(t) for t in ts] for ts in (work.params, work.buffers))
     return replace(work, params=params, grads=grads, buffers=buffers)
@@ -181,8 +182,8 @@ def _select(tensors: list[Tensor], members: list[int]) -> list[Tensor]:
 
 
 def _path(work: Work) -> Callable[[Work], None]:
-    # Like torch.optim.SGD, ℓ2 takes foreach on the GPU alone unless told otherwise, so that the two agree to the last
-    # bit. The many operations of other steps are worth joining tensors for on a CPU too.
+    # Unless told otherwise ℓ2 takes foreach only on a GPU, as torch.optim.SGD does, so that the two agree to the last
+    # bit. Other steps are many operations, for which joining tensors pays on a CPU too.
     cuda, free = work.params[0].is_cuda, work.foreach is None and work.fused is None
     wants_fused = work.fused or (free and cuda and work.potential.linear is None)
     if wants_fused and not torch.compiler.is_compiling() and _fits_fused(work):
@@ -194,7 +195,7 @@ def _path(work: Work) -> Callable[[Work], None]:
 
 
 def _compiled_on_cpu(work: Work) -> bool:
-    """Where a compiler fuses the operations by itself, tensor by tensor."""
+    """Whether this is compiled for a CPU, where the compiler fuses the operations by itself, tensor by tensor."""
     return torch.compiler.is_compiling() and not work.params[0].is_cuda
 
 
@@ -202,7 +203,7 @@ def _fits_fused(work: Work) -> bool:
     if not fused.supports(work.potential, work.params[0]) or fused.left_alone(work.params[0]):
         return False
     together = zip(work.params, work.grads, *([work.buffers] if work.buffers else []), strict=True)
-    linear = work.potential.linear is not None  # and of one kind with the first
+    linear = work.potential.linear is not None  # supported for all tensors, as they are of one device and type
     return all(
         g.dtype == w.dtype and fused.same_layout(w, g, *m) and (linear or fused.supports(work.potential, w))
         for w, g, *m in together
@@ -223,7 +224,7 @@ def _fused(work: Work) -> None:
 
 
 def _kernel_each(work: Work) -> None:
-    """A launch for every tensor."""
+    """Our own kernel, launched once per tensor."""
     for k, w in enumerate(work.params):
         fused.mirror_step_(
             work.potential,
@@ -270,7 +271,7 @@ def _split(work: Work) -> tuple[Work, Work]:
 
 
 def _lr_on(lr: float | Tensor, device: torch.device) -> float | Tensor:
-    # A tensor on the CPU is a number, as it is to torch.optim.SGD (to a compiler a number would be a constant).
+    # A tensor on the CPU is read as a number, as in torch.optim.SGD; not under a compiler, to which that is a constant.
     if not isinstance(lr, Tensor):
         return lr
     lr = lr.detach().reshape(())

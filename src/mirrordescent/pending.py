@@ -19,39 +19,40 @@ from torch.autograd.graph import Node
 from mirrordescent.ranks import Ranks
 from mirrordescent.sharded import own_part
 
-HEAP = 64  # batches
+HEAP = 64  # batches: as many are set aside at most, and as many without a way to the parameters draw a warning
 
 
 class Pass:
-    """A backward pass under way: the autograd engine holds it until the pass has come to its end, or broken off."""
+    """A token for a backward pass: the autograd engine keeps it alive until the pass has ended or broken off."""
 
 
 @dataclass
 class Batch:
-    """What z needs of a batch."""
+    """What z's step needs to know of a batch."""
 
     index: Tensor  # (batch,)
     slope: Tensor  # (batch,) ℓ̂'_i
-    factor: Tensor | None = None  # with which its loss went backward: 1, or its share of several batches
-    # 0 where its gradient turned out to have been thrown away, which the device alone may know; else 1
+    factor: Tensor | None = None  # of its loss in the backward pass: 1, or its share of several batches
+    # 0 if its gradient turned out to have been thrown away, which only the device may know; else 1
     alive: Tensor | int = 1
-    # the backward pass it was part of, whether that has come to its end, and whether it left gradients
+    # its backward pass: the engine's number for it, a token that lives while it is under way, whether it has ended, and
+    # whether it left any gradient
     task: int = -1
     going: weakref.ref[Pass] | None = None
     ended: bool = False
     reached: bool = True
     # whether its own graph reaches no parameter: a later pass carries its gradient there (the loss is checkpointed, or
-    # differentiated by the outputs first)
+    # goes backward to the outputs first)
     apart: bool = False
 
     @property
     def broken_off(self) -> bool:
-        """Whether its pass is over without having come to its end: out of memory, say."""
+        """Whether its backward pass is over without having reached its end: out of memory, say."""
         return not self.ended and (self.going is None or self.going() is None)
 
 
 class Seen(NamedTuple):
-    """A gradient as it was: which one, how often it had been written to, and (on the CPU) whether a row was not 0."""
+    """A gradient at an earlier time: which one, how often it was written to, and whether (on a CPU) a row was not 0."""
 
     place: int
     gradient: weakref.ref[Tensor]
@@ -60,14 +61,14 @@ class Seen(NamedTuple):
 
     @classmethod
     def now(cls, grads: list[Tensor]) -> Seen:
-        """Of the first gradient, or on the CPU the first whose leading row is not all 0 (an embedding's often is)."""
+        """Note the first gradient, or on a CPU the first whose leading row is not all 0 (an embedding's often is)."""
         lively = (k for k, g in enumerate(grads) if g.device.type == "cpu" and bool(_row(g).any()))
         first = next(lively, None)
         place = first or 0
         return cls(place, weakref.ref(grads[place]), grads[place]._version, first is not None)
 
     def is_as_it_was(self, grads: list[Tensor]) -> bool:
-        """Whether nobody has written to it since; writing 0 through `.data` shows in the zeros alone."""
+        """Whether it has not been written to since; zeros written through `.data` leave no trace but themselves."""
         if self.place >= len(grads):
             return False
         g = grads[self.place]
@@ -80,7 +81,7 @@ class Pending:
     """The batches that the next step will move z for; emptied and filled in place, so that torch.compile can follow."""
 
     batches: list[Batch] = field(default_factory=list)
-    # A gradient as the last backward left it.
+    # At most one: a gradient as the last backward pass left it.
     witness: list[Seen] = field(default_factory=list)
     # Batches whose backward pass changed no .grad (torch.autograd.grad), and the gradients that were there at the time.
     aside: list[tuple[Batch, list[weakref.ref[Tensor]]]] = field(default_factory=list)
@@ -89,7 +90,7 @@ class Pending:
         return bool(self.batches)
 
     def __getstate__(self) -> dict[str, list[Batch]]:
-        # Another process counts its backward passes anew, and has none of these, nor the gradients of before.
+        # Another process numbers its backward passes anew, and has neither these passes nor these gradients.
         aside = [batch for batch, refs in self.aside if not refs]
         kept = {"batches": self.batches, "aside": aside}
         return {key: [replace(batch, task=-1, going=None) for batch in batches] for key, batches in kept.items()}
@@ -99,10 +100,10 @@ class Pending:
         self.aside = [(batch, []) for batch in state.get("aside", ())]
 
     def add(self, batch: Batch, factor: Tensor, params: list[Tensor], node: Node) -> None:
-        """Take a batch whose loss, `node`, goes backward now, times `factor`; drop those whose gradients are gone."""
+        """Add a batch whose loss, `node`, goes backward now, times `factor`; drop those whose gradients are gone."""
         task, this = torch._C._current_graph_task_id(), Pass()
         self.drop_what_broke_off()
-        if self.batches and self.batches[-1].task != task:  # several losses may go backward as one
+        if self.batches and self.batches[-1].task != task:  # several losses may go backward in one pass
             self.drop_what_was_thrown_away(gradients(params))
         batch = replace(batch, factor=factor, task=task, going=weakref.ref(this))
         self.batches.append(batch)
@@ -110,7 +111,7 @@ class Pending:
         # Only when the whole pass has ended do the parameters have their gradients.
         later = torch.autograd.Variable._execution_engine.queue_callback
         end = partial(self._end_of_pass, this, batch, params, before, node)
-        # Of several ranks they are written by a callback of DistributedDataParallel's, before a later one of ours.
+        # With several ranks a callback of DistributedDataParallel's writes them; one that ours queues runs after it.
         later(partial(later, end) if Ranks().number > 1 else end)
 
     def _end_of_pass(
@@ -121,21 +122,22 @@ class Pending:
         before: list[tuple[weakref.ref[Tensor], int]],
         node: Node,
     ) -> None:
+        """The pass has ended: see where the batch's gradient went, and set the batch aside if it changed no .grad."""
         grads = gradients(params)
         batch.ended, batch.reached = True, bool(grads)
         if len(before) == len(grads) and all(
             ref() is g and version == g._version for (ref, version), g in zip(before, grads, strict=True)
         ):
             batch.apart = any(w.requires_grad for w in params) and not _leads_to(node, params)
-            if not batch.apart and any(held is batch for held in self.batches):  # no hook has stepped by it
-                # Nothing was added to what it leads to: torch.autograd.grad, to look at or to be put there by hand.
+            if not batch.apart and any(held is batch for held in self.batches):  # no step in a hook has used it
+                # No .grad that it leads to has changed: torch.autograd.grad, to look at, or to be assigned by hand.
                 self.batches[:] = [held for held in self.batches if held is not batch]
                 self.aside[:] = [*self.aside[1 - HEAP :], (batch, [ref for ref, _ in before])]
             self._look_for_a_heap()
         self.remember(grads)
 
     def remember(self, grads: list[Tensor]) -> None:
-        """Take note of the gradients as they are."""
+        """Note the gradients as they are now."""
         self.witness[:] = [Seen.now(grads)] if grads else []
 
     def drop_what_was_thrown_away(self, grads: list[Tensor]) -> None:
@@ -162,9 +164,9 @@ class Pending:
         return any(not batch.reached for batch in (*self.batches, *(batch for batch, _ in self.aside)))
 
     def take_what_was_put_there_by_hand(self, grads: list[Tensor]) -> None:
-        """Where there is no other batch, take those set aside, if no gradient is one of those that were there then.
+        """If there is no other batch, take those set aside, unless a gradient is one of those that were there then.
 
-        All of them: nothing tells a batch that was only looked at from one that is part of the gradient.
+        All of them: nothing tells a batch whose gradient was only looked at from one whose gradient was assigned.
         """
         if self.batches or not self.aside or any(ref() is g for _, refs in self.aside for ref in refs for g in grads):
             return
@@ -174,22 +176,22 @@ class Pending:
         self.aside.clear()
 
     def _look_for_a_heap(self) -> None:
-        """Batches whose gradient another pass is to take to the weights are few; many are of another network."""
+        """Warn of many batches that reach no parameter: those that a later pass carries there are few."""
         if sum(batch.apart for batch in self.batches) == HEAP:
             warnings.warn(
-                f"the losses of {HEAP} batches have gone backward without a way to this optimizer's parameters, and no "
-                "step was taken: the next one will move z for all of them. Are they of another network? Its losses do "
-                "not go through this optimizer's loss()",
+                f"the losses of {HEAP} batches have gone backward without reaching this optimizer's parameters, and no "
+                "step was taken: the next one will move z for all of them. Are they of another network? Then do not "
+                "pass them to this optimizer's loss()",
                 stacklevel=2,
             )
 
     def drop_what_broke_off(self) -> None:
-        """Drop the batches whose backward pass never came to its end."""
+        """Drop the batches whose backward pass did not reach its end."""
         if not all(batch.ended for batch in self.batches):
             self.batches[:] = [batch for batch in self.batches if not batch.broken_off]
 
     def scale(self, factor: Tensor) -> None:
-        """Scale the step that z will take for what is there, as w's gradient was scaled."""
+        """Scale z's next step for these batches, as w's gradient was scaled."""
         for batch in self.batches:
             batch.slope = batch.slope * factor.to(batch.slope)
 
@@ -200,7 +202,7 @@ class Pending:
         self.aside.clear()
 
     def union(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """index and slope of all of them, one after the other; of none where only other ranks have some."""
+        """index and slope of all batches, joined; empty if only other ranks have batches."""
         if not self.batches:
             return torch.zeros(0, dtype=torch.int64, device=z.device), z.new_zeros(0)
         if len(self.batches) == 1:
@@ -209,7 +211,7 @@ class Pending:
 
     def count(self) -> Tensor | int:
         """|B|, the number of samples whose gradients are there."""
-        sizes = [batch.alive * len(batch.index) for batch in self.batches] or [1]  # nothing is divided by it then
+        sizes = [batch.alive * len(batch.index) for batch in self.batches] or [1]  # there is nothing to divide by it
         return sum(sizes[1:], start=sizes[0])
 
 
@@ -219,7 +221,7 @@ def gradients(params: list[Tensor]) -> list[Tensor]:
 
 
 def _leads_to(node: Node, params: list[Tensor]) -> bool:
-    """Whether a graph reaches one of the parameters."""
+    """Whether the graph behind a node reaches one of the parameters."""
     wanted = {id(w) for w in params}
     known, todo = {node}, [node]
     while todo:
@@ -233,7 +235,7 @@ def _leads_to(node: Node, params: list[Tensor]) -> bool:
 
 
 def _row(g: Tensor) -> Tensor:
-    """The first few elements, of a sharded one this rank's: enough to see that it was set to 0, and no work."""
+    """The first few elements, of this rank's part if sharded: enough to see that it was set to 0, and cheap."""
     g = own_part(g)
     while g.dim() > 1 and g.numel():
         g = g[0]

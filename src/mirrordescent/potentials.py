@@ -4,7 +4,7 @@ Legend: w weights, d = ∇ψ(w) their dual, δ (`delta`) a change of the dual, �
 
 A new potential is one small class: four pure functions on float32 or float64 tensors, and a row in the table of
 `specs.py` so that it has a name. The base class (`base.py`) deals with half precision, the Bregman divergence and
-δ = 0, once.
+δ = 0 for all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mirrordescent.base import Potential, positive
 from mirrordescent.floating import digest, except_where, wide
 from mirrordescent.inputs import number
 
-_LARGE = 40.0  # an exponent from which on exponentials are taken in two factors; in float32 they end at 88
+_LARGE = 40.0  # from this exponent on an exponential is taken in two factors; in float32 it overflows at 88
 
 
 class QNorm(Potential):
@@ -46,7 +46,7 @@ class QNorm(Potential):
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
         if self.q == 2:
             return w + delta
-        # a = |w|^{q−1} through its root, since a itself leaves float32 (1e-5^9) where δ/a still matters.
+        # a = |w|^{q−1} through its root, since a itself underflows in float32 (1e-5^9) where δ/a still matters.
         root = w.abs().pow((self.q - 1) / 2)
         t = delta.copysign(delta * w) / root / root  # δ sign(w) / a
         near = self._scaled(w, t.clamp(-0.5, 0.5))
@@ -62,7 +62,7 @@ class QNorm(Potential):
         relative = torch.addcmul(w, w, log.expm1())
         if math.log(0.5) / (self.q - 1) >= -1:
             return relative
-        return except_where(log < -1, relative, lambda w, log: w * log.exp(), w, log)  # most of w goes: a sum cancels
+        return except_where(log < -1, relative, lambda w, log: w * log.exp(), w, log)  # w + its increment cancels
 
     def _direct(self, w: Tensor, delta: Tensor, a: Tensor, t: Tensor) -> Tensor:
         """Through ξ, for a large change or w = 0; |w| |1 + t|^α where a is too small to be added to δ but matters."""
@@ -131,7 +131,7 @@ class NegativeEntropy(Potential):
         return except_where(~(delta.abs() < 0.5), near, self._grown, w, delta)
 
     def _grown(self, w: Tensor, delta: Tensor) -> Tensor:
-        """w e^δ for a large δ, whose exponential may be beyond any number where the product is not."""
+        """w e^δ for a large δ, where e^δ may overflow though the product does not."""
         half = (delta / 2).exp()
         return w * half * half
 
@@ -153,7 +153,7 @@ class HyperbolicEntropy(Potential):
         return (w / self.beta).asinh()
 
     def _inverse(self, dual: Tensor) -> Tensor:
-        half = (dual.abs() / 2).exp()  # sinh of a large dual is half its exponential, which β may bring back
+        half = (dual.abs() / 2).exp()  # half of e^|dual|, as sinh is then, may overflow where β times it does not
         return torch.where(dual.abs() < _LARGE, self.beta * dual.sinh(), (self.beta / 2 * half * half).copysign(dual))
 
     def _step(self, w: Tensor, delta: Tensor) -> Tensor:
@@ -203,12 +203,12 @@ class Quadratic(Potential):
     def _at(self, w: Tensor) -> float | Tensor:
         if not isinstance(self.weight, Tensor):
             return self.weight
-        if self.weight.device != w.device:  # once, not at every step
+        if self.weight.device != w.device:  # move it once, not at every step
             self.weight = self.weight.to(w.device)
         return self.weight.to(w.dtype)
 
     def linear_at(self, w: Tensor) -> float | Tensor | None:
-        return self._at(w) if type(self) is Quadratic else self.linear  # a subclass may step otherwise
+        return self._at(w) if type(self) is Quadratic else self.linear  # a subclass may step differently
 
     def _terms(self, w: Tensor) -> Tensor:
         return 0.5 * self._at(w) * w * w
@@ -226,7 +226,8 @@ class Quadratic(Potential):
 class SquaredNorm(Potential):
     """ψ(w) = ½ ‖w‖_q², the norm of one parameter tensor; not separable.
 
-    With v the q-norm step of w/N by δ/N, where N = ‖w‖_q, the step is N·v·‖v‖_q^{q−2}: no dual is ever formed.
+    With v the q-norm step of w/N by δ/N, where N = ‖w‖_q, the step is N·v·‖v‖_q^{q−2}, without forming the dual; only
+    for δ much larger than N does the step go through it.
     """
 
     separable = False
@@ -241,7 +242,7 @@ class SquaredNorm(Potential):
     def _norm(self, w: Tensor, q: float) -> Tensor:
         if not w.numel():
             return w.new_zeros(())
-        top = w.detach().abs().amax()  # powers of the rest do not leave the type
+        top = w.detach().abs().amax()  # relative to it, powers do not overflow
         top = torch.where((top > 0) & top.isfinite(), top, 1)
         norm: Tensor = top * torch.linalg.vector_norm((w / top).flatten(), q)
         return norm
@@ -250,7 +251,7 @@ class SquaredNorm(Potential):
         return self._norm(w, self.q).square() / 2
 
     def _map(self, w: Tensor, q: float) -> Tensor:
-        """∇ ½‖w‖_q², and its own inverse with the conjugate exponent."""
+        """∇ ½‖w‖_q²; with the conjugate exponent, its inverse."""
         norm = self._norm(w, q)
         scaled = w / torch.where(norm > 0, norm, 1)
         return norm * scaled.abs().pow(q - 1).copysign(w)
@@ -268,7 +269,7 @@ class SquaredNorm(Potential):
         if not x.numel():
             return w.clone()
         norm = self._norm(x, self.q)
-        # Beside a much larger δ no accuracy is lost in the dual, and a high power of δ/N would leave the type.
+        # If δ is much larger than N, the dual loses no accuracy, and a high power of δ/N would overflow.
         far = change.abs().amax() > 2 * norm
         norm = torch.where(norm > 0, norm, 1)
         v = self._qnorm.step(x / norm, torch.where(far, 0, change) / norm)

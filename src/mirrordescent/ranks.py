@@ -1,4 +1,4 @@
-"""Several ranks: each trains on samples of its own, has all of z, and moves all of it by what all of them found."""
+"""Training on several ranks: each has samples of its own and all of z, and moves z by the sum of all ranks' slopes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NO_BATCH = (
 class Ranks:
     """The ranks that train one model together: those of a process group, or of the default one.
 
-    A copy is of the same ranks; a pickle, which cannot hold a group, is of the default one.
+    A copy has the same group; a pickle, which cannot hold a group, comes back with the default one.
     """
 
     def __init__(self, group: Any = None) -> None:
         self.group = group
-        self._alike = False  # found to hold the same
+        self._alike = False  # whether all ranks were found to have the same gradients and z
 
     def __copy__(self) -> Ranks:
         return Ranks(self.group)
@@ -37,18 +37,21 @@ class Ranks:
 
     @property
     def number(self) -> int:
-        """How many there are; 1 without a process group."""
+        """How many ranks there are; 1 without a process group."""
         if not distributed.is_available() or not distributed.is_initialized():
             return 1
         return distributed.get_world_size(self.group)
 
     def check_member(self) -> None:
-        """Raises ValueError where this rank is none of them."""
+        """Raises ValueError if this rank is not in the group."""
         if self.number < 1:
             raise ValueError("process_group is of other ranks: give RMD a group that this rank is in")
 
     def together(self, index: Tensor, slope: Tensor, z: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Where z moves, and its slopes there; of several ranks their sum everywhere. All ranks have to ask."""
+        """The indices at which z moves, and its slopes there; with several ranks None, for everywhere, and their sum.
+
+        All ranks must call this.
+        """
         if self.number == 1:
             return index, slope
         everywhere = torch.zeros_like(z).index_add_(0, index, slope.to(z.dtype))
@@ -56,9 +59,9 @@ class Ranks:
         return None, everywhere
 
     def check(self, params: Sequence[Tensor], grads: Sequence[Tensor], z: Tensor, *, batch: bool) -> None:
-        """On the first step all ranks must have the same gradients and the same z, and one of them a batch.
+        """Check, on the first step, that all ranks have the same gradients and the same z, and one of them a batch.
 
-        It waits for the device, so not where that cannot be: compiled, or captured. Raises RuntimeError on all of them.
+        This waits for the device, so it is left out of compiled and captured steps. Raises RuntimeError on all ranks.
         """
         if self.number == 1 or self._alike or torch.compiler.is_compiling():
             return
@@ -87,7 +90,7 @@ class Ranks:
 
 
 def _bits(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """The sum of the elements' bits as integers: the same in any order, and of numbers that are none."""
+    """The sum of the elements' bits as integers, which is exact in any order, and for NaN and infinity too."""
     total = torch.zeros((), dtype=torch.int64, device=device)
     for t in tensors:
         real = torch.view_as_real(t) if t.is_complex() else t

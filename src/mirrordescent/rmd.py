@@ -32,7 +32,7 @@ from mirrordescent.stability import Stability, in_all
 
 
 class _WeightedMean(torch.autograd.Function):
-    """Has the value of the mean loss and the gradient of mean(−weight · losses); reports when it goes backward."""
+    """The value of the mean loss with the gradient of mean(−weight · losses); reports when it goes backward."""
 
     @staticmethod
     def forward(
@@ -50,27 +50,27 @@ class _WeightedMean(torch.autograd.Function):
 
 
 class RMD(SMD):
-    """Regularizer mirror descent: explicit regularization by ψ, for one number per training sample.
+    """Regularizer mirror descent: explicit regularization by ψ, at the price of one number per training sample.
 
     params, lr, potential, momentum, foreach, fused: as in `md.SMD`; a group may set its own `lr` and `potential`.
         z follows the first group's lr, so groups with other rates solve with ψ = Σ_g (lr_0/lr_g) ψ_g.
     lam: λ, the weight of the loss against ψ; `inf` is SMD (with the square penalty).
-    num_samples: how many training samples there are; their numbers are what `loss` takes as `index`.
+    num_samples: how many training samples there are; `loss` takes their numbers, from 0 on, as `index`.
     reduction: "sample" (Algorithm 1 for each sample of a batch) or "batch" (the paper's Algorithm 2).
     penalty: ℓ̂, "square", "huber", "logcosh", or a function that returns ℓ̂'(r).
     lam_convention: "paper", z_i −= c_i/λ, or "objective", z_i −= c_i/(λ|B|), which makes λ itself the weight of Σ L_i
         in the objective at any batch size (see `objective_lam`). Under "paper" all batches should have one size
         (`drop_last=True`): samples of a smaller one weigh more.
     eps: ε in s = √(2 (L + ε)); by default the machine epsilon of the losses' type.
-    momentum_rule: "dense", z follows the same heavy ball as w and the objective stays (one more number per sample), or
-        "scaled", z's step is divided by 1 − μ, which is right while lr is constant.
-    max_norm: clip the gradient's norm to it at every step, as `clip_grad_norm_` does; for a trainer's loop, whose own
-        clipping would change the objective and is to be switched off.
+    momentum_rule: "dense", z follows the same heavy ball as w, which keeps the objective (one more number per sample),
+        or "scaled", z's step is divided by 1 − μ, which is right while lr is constant.
+    max_norm: clip the gradient's norm to it at every step, as `clip_grad_norm_` does; for the loop of a trainer, whose
+        own clipping would change the objective: switch that off.
     process_group: the ranks that train the model together (DistributedDataParallel), the default group unless given.
-        Each has all of z, and they move it together. A group of one rank alone is for a model of its own.
+        Each has all of z, and they move it together. A rank that trains a model of its own gives a group of itself.
 
-    Raises ValueError or TypeError where a setting makes no sense; every message says which and what to do. `step()`
-    raises RuntimeError, before anything has changed, where there are gradients but none of them came from `loss()`.
+    Raises ValueError or TypeError if a setting makes no sense; every message says which and what to do. `step()` raises
+    RuntimeError, before anything has changed, if there are gradients but none of them came from `loss()`.
 
     >>> import torch, mirrordescent as md
     >>> x, y = torch.eye(3), torch.tensor([1.0, 2.0, 3.0])
@@ -109,7 +109,7 @@ class RMD(SMD):
     ) -> None:
         if callable(penalty):
             check_penalty(penalty)
-        elif penalty == CUSTOM:  # which checkpoints call a function
+        elif penalty == CUSTOM:  # what checkpoints call a function
             raise ValueError(f"penalty must be the function itself, which returns the slope, got {CUSTOM!r}")
         settings = checked_settings(
             {
@@ -145,7 +145,7 @@ class RMD(SMD):
             self._stability.begin(float(first["lr"]) / self.lam, first["momentum"], momentum_rule)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group with its own `lr` and `potential`; λ, z and the momentum are one for the optimizer."""
+        """Add a group with its own `lr` and `potential`; λ, z and the momentum are shared by all groups."""
         mine = [key for key in (*SETTINGS, "z") if key in param_group]
         if mine:
             raise ValueError(f"{mine[0]} is one for the whole optimizer; a parameter group cannot set its own")
@@ -160,7 +160,7 @@ class RMD(SMD):
         self._check_one_momentum()
 
     def _check_one_momentum(self) -> None:
-        """A scheduler may have given groups momenta of their own."""
+        """Raises ValueError if groups differ in their momentum, as a scheduler may have left them."""
         if any(group["momentum"] != self.param_groups[0]["momentum"] for group in self.param_groups):
             raise ValueError("momentum is one for the whole optimizer; a parameter group cannot set its own")
 
@@ -175,9 +175,9 @@ class RMD(SMD):
         return float(self.param_groups[0]["lam"])
 
     def objective_lam(self, batch_size: int) -> float:
-        """The weight λ' on Σ L_i in the objective λ' Σ L_i(w) + D_ψ(w, w₀) that training in such batches heads for.
+        """λ', the weight of Σ L_i in the objective λ' Σ L_i(w) + D_ψ(w, w₀), for training in batches of this size.
 
-        It is solved exactly on linear models with `root=`; `reduction="batch"` solves another problem.
+        Linear models with `root=` reach its minimiser exactly; `reduction="batch"` solves another problem.
         """
         if not number("batch_size", batch_size) >= 1:
             raise ValueError(f"batch_size must be >= 1, got {batch_size}")
@@ -200,8 +200,8 @@ class RMD(SMD):
             a linear model is the exact minimiser; from the losses alone RMD sees |r|.
 
         Nothing moves here: w and z move in `step()`, and only for batches whose loss has gone backward. Several calls
-        before one step are one batch, each scaled by its share of the samples, as with any mean loss (in Algorithm 2,
-        each is a batch of its own).
+        before one step make one batch (in Algorithm 2 each is a batch of its own); scale each loss by its share of the
+        samples, as with any mean loss.
 
         Raises ValueError, TypeError or IndexError for input that makes no sense. On a GPU, where looking at the values
         would make the host wait, a bad index or loss is left out, counted in `aux.rejected` and raised later.
@@ -222,7 +222,7 @@ class RMD(SMD):
             z = aux.values[index].to(L.dtype)
             signed, whole = None if root is None else working(root.detach()), group["reduction"] == "batch"
             weight, d = coefficients(L, z, slope, eps, root=signed, whole=whole, bad=bad)
-            d = finite(d.to(aux.values.dtype))  # whatever a user's own slope is
+            d = finite(d.to(aux.values.dtype))  # whatever a user's own penalty returns
             value = L.mean()
         through = losses if root is None else root
         if not torch.is_grad_enabled():
@@ -241,15 +241,15 @@ class RMD(SMD):
         self._pending.add(batch, factor.detach(), self._params(), node)
 
     def _reject(self, losses: Tensor, index: Tensor, eps: float) -> Tensor | None:
-        """Which samples to leave out, counted; None where the host has looked (and raised if there was one)."""
+        """Which samples to leave out, after counting them; None on a CPU, where a bad one raises at once."""
         if losses.device.type != "cpu":
             bad = (index != index.clamp(0, len(self.aux) - 1)) | (losses < -eps)
             self.param_groups[0]["z_rejected"].add_(bad.sum())
             return bad
-        low, high = (end.item() for end in losses.aminmax())  # NaN if any is
+        low, high = (end.item() for end in losses.aminmax())  # NaN if any loss is
         if low < -eps or (math.isnan(low) and bool((losses < -eps).any())):
             low = losses.nan_to_num(nan=0.0).min().item()
-            raise ValueError(f"losses must be >= 0, got {low:.4g}; RMD takes any loss that is, shifted if need be")
+            raise ValueError(f"losses must be >= 0, got {low:.4g}; RMD takes any such loss, shifted if need be")
         if not high < math.inf:
             self._stability.not_finite(high)
         return None
@@ -266,8 +266,8 @@ class RMD(SMD):
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Clip the gradient's norm over all parameters, and z's step by the same factor, so that the objective stays.
 
-        To be called between `backward()` and `step()` in place of `torch.nn.utils.clip_grad_norm_`, which would scale
-        w's step alone. Returns the norm before clipping.
+        Call it between `backward()` and `step()` in place of `torch.nn.utils.clip_grad_norm_`, which would scale w's
+        step alone. Returns the norm before clipping.
         """
         max_norm = number("max_norm", max_norm)
         if not max_norm > 0:
@@ -284,7 +284,7 @@ class RMD(SMD):
         return total
 
     def _clip(self, grads: list[Tensor], max_norm: float) -> tuple[Tensor, Tensor]:
-        """Scale the gradients down to a norm; returns the norm that they had, and the factor, for z's step."""
+        """Scale the gradients down to a norm; returns the norm that they had, and the factor, for z's step as well."""
         total = everywhere(torch.nn.utils.get_total_norm([working(g) if g.is_floating_point() else g for g in grads]))
         scale = getattr(self, "grad_scale", None)  # of a GradScaler that leaves unscaling to a fused step
         if scale is not None:
@@ -333,11 +333,11 @@ class RMD(SMD):
             if rate is not None:
                 self._descend(where, slope, rate)
                 self._grow_older(rate, len(index) * self._ranks.number)
-        finally:  # a potential of the user's may break off in the middle, and no batch is taken twice
+        finally:  # even if a user's potential raises in the middle: no batch may be taken twice
             self._pending.clear()
 
     def _rate(self) -> float | Tensor | None:
-        """η/λ, over 1 − μ where momentum scales z's step; None where z stays (λ = ∞)."""
+        """η/λ, divided by 1 − μ under the "scaled" rule; None for λ = ∞, where z stays as it is."""
         group, divisor = self.param_groups[0], self.lam
         if divisor == math.inf:
             return None
@@ -349,19 +349,19 @@ class RMD(SMD):
         return float(lr) / divisor
 
     def _watch(self, rate: float, index: Tensor) -> None:
-        """See whether z settles with such a step; warns, or raises ValueError where it diverges."""
+        """Check whether z settles at such a rate; warns, or raises ValueError if z diverges."""
         group, share, size = self.param_groups[0], rate, len(index) * self._ranks.number
         objective = group["lam_convention"] == "objective"
         of = ["lam"]
         if group["momentum_rule"] == "scaled" and group["momentum"] != 0:
             of.append("(1 - momentum)")
         if objective:
-            # a rare smaller one makes nothing diverge, and only other ranks may have one
+            # the largest, as a rare smaller one makes nothing diverge; 1, as only other ranks may have a batch
             group["largest_batch"] = max(group["largest_batch"], size, 1)
             share /= group["largest_batch"]
             of.append("batch size")
         name = "lr/lam" if len(of) == 1 else f"lr/({' * '.join(of)})"
-        # Ranks with batches of another size must not go on alone.
+        # Ranks may have batches of different sizes: one must not raise while the others go on.
         alike = self._ranks.number == 1 or not objective
         self._stability.check(share, name, self._tail, index, refuse=alike)
         if not objective:
@@ -370,35 +370,35 @@ class RMD(SMD):
             self._stability.look_at_small(rate / size, name, size, refuse=alike)
 
     def _make_ball(self) -> None:
-        # Without a batch, too: a distributed checkpoint takes a step without one, and asks for what is there then.
+        # Without a batch, too: a distributed checkpoint takes a step without one, and asks for the state it then finds.
         if self._tail != 0:
             self.aux.make_momentum()
 
     @property
     def _tail(self) -> float:
-        """μ of z's own heavy ball; 0 without one, as where momentum scales z's rate instead."""
+        """μ of z's own heavy ball; 0 under the "scaled" rule, where z has none."""
         group = self.param_groups[0]
         return float(group["momentum"]) if group["momentum_rule"] == "dense" else 0.0
 
     def _shared(self, slope: Tensor) -> Tensor:
-        """c_i, or c_i/|B| in the convention of the objective."""
+        """The slopes ℓ̂'(r_i), divided by |B| under the "objective" convention."""
         if self.param_groups[0]["lam_convention"] == "paper":
             return slope
-        # Divided before it enters the momentum, as w's gradients are: their mean over a batch, and that over ranks.
+        # Divided before the momentum, as w's gradients are: these are means over a batch, and over the ranks.
         return slope / (self._pending.count() * self._ranks.number)
 
     def _descend(self, where: Tensor | None, slope: Tensor, rate: float | Tensor) -> None:
-        """z_i ← z_i − c_i/λ for every batch that went backward; c_i/(λ|B|) in the convention of the objective."""
+        """z_i ← z_i − c_i/λ for every batch that went backward; c_i/(λ|B|) under the "objective" convention."""
         found_inf = getattr(self, "found_inf", None)  # a GradScaler's skipped step, known to the device alone
         skip = None if found_inf is None else found_inf.to(slope.device).reshape(()) != 0
         self.aux.descend(where, slope, rate, self._tail, skip=skip)
 
     def _grow_older(self, rate: float | Tensor, size: int) -> None:
-        """Count a step on z, of so many samples."""
+        """Add a step on z, for `size` samples, to the age of z."""
         group, aux = self.param_groups[0], self.aux
-        captured = aux.values.is_cuda and torch.cuda.is_current_stream_capturing()  # and then repeated unseen
+        captured = aux.values.is_cuda and torch.cuda.is_current_stream_capturing()  # its replays are not seen here
         otherwise = group["max_norm"] is not None or group["penalty"] != "square" or group["reduction"] != "sample"
-        skipped = getattr(self, "found_inf", None) is not None  # perhaps
+        skipped = getattr(self, "found_inf", None) is not None  # perhaps: only the device knows
         if isinstance(rate, Tensor) or captured or otherwise or skipped or torch.compiler.is_compiling():
             aux.grow_older(None)
             return
@@ -442,9 +442,9 @@ class RMD(SMD):
         super().__setstate__(state)
         if loading:
             group = {key: value for key, value in self.param_groups[0].items() if key not in STORED}
-            here.clear()  # and the same group goes on, since an `aux` that somebody holds looks into it
+            here.clear()  # filled again, not replaced: an `aux` that somebody holds is a view of this dict
             here.update(group, **kept)
             self.param_groups[0] = here
             self.aux.load_state_dict(loaded)
             self._pending.clear()
-            self._ranks = copy.copy(self._ranks)  # one that has not asked yet whether all of them loaded it
+            self._ranks = copy.copy(self._ranks)  # a new one, which checks again that all ranks loaded the same

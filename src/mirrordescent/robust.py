@@ -1,4 +1,4 @@
-"""Losses per sample that hold on to wrong labels less than cross-entropy does; all are non-negative, as RMD needs them.
+"""Losses per sample that fit wrong labels less than cross-entropy does; all are non-negative, as RMD needs them.
 
 Legend: p the softmax of a sample's logits, y its label, t the running average of its p.
 """
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from mirrordescent.inputs import check_classes, check_outputs, checked_index, working
 
-SURE = 1 - 1e-4  # p and t stay below: at 1, the logarithms end
+SURE = 1 - 1e-4  # p, ⟨t, p⟩ and max t count as this at most: at 1 the logarithms diverge
 
 
 def generalized_cross_entropy(logits: Tensor, labels: Tensor, q: float = 0.7) -> Tensor:
@@ -29,11 +29,11 @@ def generalized_cross_entropy(logits: Tensor, labels: Tensor, q: float = 0.7) ->
 
 
 class EarlyLearning(nn.Module):
-    """Cross-entropy, and what keeps a network at what it believed before it had learnt the labels by heart.
+    """Cross-entropy, and a term that keeps a network at what it predicted before it had memorised the labels.
 
     −log p_y + strength · log((1 − ⟨t, p⟩) / (1 − max t)). The second term is that of early-learning regularization (Liu
     et al. 2020) less its smallest value, so that it is never negative. t has n · classes entries, starts at 0, and
-    moves when the loss is taken, but not in eval mode: call it once per visit. It is a buffer: save it with
+    moves whenever the loss is computed, except in eval mode: call it once per visit. It is a buffer: save it with
     `state_dict()`.
     Raises ValueError for a strength < 0, a memory outside [0, 1), or fewer than two classes.
 
@@ -57,7 +57,7 @@ class EarlyLearning(nn.Module):
         self.register_buffer("averages", torch.zeros(num_samples, classes))
 
     def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """Losses (batch,) of the samples `index`; their averages move first. logits: (batch, classes)."""
+        """Losses (batch,) of the samples `index`; in training their averages move first. logits: (batch, classes)."""
         check_outputs(logits, labels, self.averages.shape[1])
         check_classes(labels, self.averages.shape[1])
         index = checked_index(index, labels, len(self.averages), "label").to(self.averages.device, non_blocking=True)
@@ -68,11 +68,11 @@ class EarlyLearning(nn.Module):
             p = (p / p.sum(-1, keepdim=True)).to(self.averages.dtype)
             before = self.averages[index]
             after = self.memory * before + (1 - self.memory) * p
-            self.averages[index] = torch.where(after.isfinite(), after, before)  # one bad batch is not remembered
+            self.averages[index] = torch.where(after.isfinite(), after, before)  # what is not finite is not remembered
         return self.at(logits, labels, index)
 
     def at(self, logits: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """The losses as the averages stand."""
+        """The losses with the averages as they stand; these do not move."""
         log_p = working(logits).log_softmax(-1)
         t = self.averages[index].to(log_p.dtype)
         agreement = (t * log_p.exp()).sum(-1).clamp(max=SURE)

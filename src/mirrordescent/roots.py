@@ -16,8 +16,8 @@ from torch import Tensor
 from mirrordescent.eager import always_eager, may_wait
 
 _INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
-_UNGUARDED = 4  # so many secants come first: a training step is small, and few are enough
-_NOW_AND_THEN = 8  # attempts; a training step takes about as many
+_UNGUARDED = 4  # so many attempts are secants at first: a training step is small, and few are enough
+_NOW_AND_THEN = 8  # attempts between two looks on a GPU; a training step takes about as many
 
 
 def _to_rank(x: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def _last_inside(domain: tuple[float, float], dtype: torch.dtype) -> tuple[float
 
 
 def _looks_every(device: torch.device) -> int:
-    """After how many attempts the loop may look whether it is done; 0 where it may not."""
+    """After how many attempts at a time the loop looks whether it is done; 0 where it must not look."""
     if device.type == "cpu":
         return 1
     return _NOW_AND_THEN if device.type == "cuda" and may_wait() else 0
@@ -76,7 +76,7 @@ def solve_increasing(
     Where the function never rises (or falls) that far inside the open interval `domain`, the result is the last float
     inside it. Values that are NaN count as lying beyond the answer, so a function may overflow far from it. An element
     that is exact to rounding stays as it is, and when all are, the loop ends: at once on a CPU, at the next look on a
-    GPU, where to look makes the host wait; while a graph is captured it runs its full length, to the same bits. There
+    GPU, where looking makes the host wait; while a graph is captured it runs its full length, to the same bits. There
     is no derivative through it.
     """
     dtype, limits = start.dtype, torch.finfo(start.dtype)
@@ -89,8 +89,8 @@ def solve_increasing(
     low = torch.where(upward, start, lowest)
     high = torch.where(upward, highest, start)
     far_end = torch.where(upward, high, low)
-    # The first secant comes from a small probe beside the start; further on, from the two points that came closest, or
-    # from the closest and the last one tried where nothing has come closer since the secant before.
+    # The first secant goes through the start and a probe beside it; later ones through the two closest points, or
+    # through the closest and the last one tried if nothing has come closer since the previous secant.
     probe = start + torch.where(upward, 1.0, -1.0) * (start.abs() * limits.eps**0.5 + limits.eps)
     x, f = probe, function(probe) - target
     best_x, best_f = start, -delta
@@ -106,21 +106,21 @@ def solve_increasing(
         old_x, old_f = torch.where(better, best_x, old_x), torch.where(better, best_f, old_f)
         best_x, best_f = torch.where(better, x, best_x), torch.where(better, f, best_f)
         width = 4 * limits.eps * best_x.abs() + limits.tiny
-        if attempt >= _UNGUARDED:  # a step below the tolerance is begun with, and is to be taken all the same
+        if attempt >= _UNGUARDED:  # not earlier: a step below the tolerance would count as settled untaken
             settled |= (best_f.abs() <= tolerance) | (torch.nextafter(low, high) >= high) | best_f.isnan()
         if looks_every and (attempt + 1) % looks_every == 0 and bool(settled.all()):
             break
         candidate = _middle(low, high)
-        if attempt < _UNGUARDED or attempt % 2 == 0:  # every second point is the guaranteed one
+        if attempt < _UNGUARDED or attempt % 2 == 0:  # from then on every second point is the bisection's
             other_x, other_f = torch.where(closer, old_x, x), torch.where(closer, old_f, f)
             secant = best_x - best_f * ((best_x - other_x) / (best_f - other_f))
-            # A point just inside an end, a little further on, brings the other end close as well.
+            # A root close to one end: a point a little beyond it brings the other end close as well.
             secant = torch.minimum(torch.maximum(secant, low + width), high - width)
             candidate = torch.where((low < secant) & (secant < high), secant, candidate)
             closer = torch.zeros_like(closer)
         x = candidate
         f = function(x) - target
-    # A target that no float in the domain reaches leaves the far end as the nearest answer.
+    # If no float in the domain reaches the target, the far end is the nearest answer.
     unreached = best_f.abs() > 64 * tolerance
     edge = torch.where(upward, low, high)
     best_x = torch.where(unreached & ((function(edge) - target).abs() <= best_f.abs()), edge, best_x)

@@ -22,15 +22,15 @@ PENALTIES: dict[str, Slope] = {
 
 
 def root_loss(losses: Tensor, eps: float) -> Tensor:
-    """s = √(2 (L + ε)): RMD on L + ε.
+    """s = √(2 (L + ε)), so that RMD runs on L + ε.
 
-    A loss that rounds to 0 while its gradient does not would otherwise be divided by 0.
+    Without ε, the gradient of a loss that rounds to 0 would be divided by 0, though it is not 0 itself.
     """
     return (2 * (losses.clamp_min(0) + eps)).sqrt()
 
 
 def machine_epsilon(losses: Tensor) -> float:
-    """ε: what the type that the losses were computed in cannot tell from 0 beside 1."""
+    """ε: the machine epsilon of the type that the losses were computed in."""
     return torch.finfo(losses.dtype).eps
 
 
@@ -45,7 +45,7 @@ def sample_rule(losses: Tensor, z: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def batch_rule(losses: Tensor, z: Tensor, eps: float, bad: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Algorithm 2: the same r and s for the whole batch, from its mean loss and its mean z."""
+    """Algorithm 2: one r and one s for the whole batch, from its mean loss and mean z; `bad` samples do not count."""
     if bad is None:
         mean_loss, mean_z = losses.mean(), z.mean()
     else:
@@ -76,7 +76,7 @@ def coefficients(
     else:
         r, s = sample_rule(losses, z, eps)
     weight = slope(r) if s is None else slope(r) / s
-    if s is not None and eps == 0:  # a loss of 0 has no gradient
+    if s is not None and eps == 0:  # such a loss counts as having no gradient
         weight = torch.where(s == 0, 0, weight)
     # A loss that is not finite may spoil w, as with any optimizer, but never z: ℓ̂'(0) = 0.
     d = slope(finite(r))
@@ -91,7 +91,7 @@ def finite(t: Tensor) -> Tensor:
 
 
 def check_penalty(slope: Slope) -> None:
-    """Refuse what can be seen at once: a function that is no ℓ̂', elementwise, increasing, and 0 at 0."""
+    """Refuse a function that a few points show to be no ℓ̂', which is elementwise, never falls, and is 0 at 0."""
     probe = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0], device="cpu")
     try:
         values = slope(probe)

@@ -1,4 +1,4 @@
-"""What one RMD has once, beside z, in its first parameter group: its settings, as plain data."""
+"""RMD's settings that hold for all groups: kept as plain data in the first parameter group, beside z."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ REDUCTIONS = ("sample", "batch")
 CONVENTIONS = ("paper", "objective")
 MOMENTUM_RULES = ("dense", "scaled")
 SETTINGS = ("lam", "num_samples", "reduction", "penalty", "lam_convention", "momentum_rule", "eps", "max_norm")
-CUSTOM = "custom"  # a penalty of the user's, which plain data cannot hold
+CUSTOM = "custom"  # stands for a user's own penalty, a function that plain data cannot hold
 
 
 def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, from the constructor or from a checkpoint, their numbers as plain ones.
+    """The settings, from the constructor or from a checkpoint, with their numbers as plain Python ones.
 
-    Raises ValueError or TypeError where one makes no sense.
+    Raises ValueError or TypeError if one makes no sense.
     """
     settings = {key: given[key] for key in SETTINGS}
     one_of("reduction", settings["reduction"], REDUCTIONS)
@@ -44,7 +44,7 @@ def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_momentum(momentum: float) -> None:
-    """Raises ValueError where z could not follow it."""
+    """Raises ValueError for a momentum of 1 or more, which z cannot follow."""
     if momentum >= 1:
         raise ValueError(f"momentum must be in [0, 1), got {momentum}")
 

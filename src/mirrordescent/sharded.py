@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 def is_sharded(w: Tensor) -> bool:
-    """Whether a tensor is spread over several ranks; without importing what makes such tensors."""
+    """Whether a tensor is a DTensor, spread over several ranks; found out without importing that class."""
     return hasattr(w, "to_local")
 
 
 def own_part(t: Tensor, like: Any = None) -> Tensor:
-    """The part of a tensor that this rank has, in the tensor's own memory; any other tensor as it is.
+    """The part of a sharded tensor that this rank has, in the tensor's own memory; any other tensor as it is.
 
-    like: a sharded tensor, as which `t` is cut up first where it is not yet. All ranks have to ask then.
+    like: a sharded tensor; if `t` is laid out differently, it is first cut up like it. All ranks must then call this.
     """
     whole: Any = t
     if not is_sharded(t):
@@ -27,7 +27,7 @@ def own_part(t: Tensor, like: Any = None) -> Tensor:
 
 
 def everywhere(t: Tensor) -> Tensor:
-    """A number that all ranks have together, as each of them needs it."""
+    """The whole of a tensor, such as a norm, that may be spread over the ranks; all ranks must call this."""
     whole: Any = t
     full: Tensor = whole.full_tensor() if is_sharded(t) else t
     return full

@@ -1,4 +1,4 @@
-"""A step size for every potential: what is like a step of SGD that one knows."""
+"""A step size for every potential: the lr that acts like an lr of SGD's that one knows."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from mirrordescent.base import Potential
 from mirrordescent.inputs import number
 from mirrordescent.specs import potential as as_potential
 
-NEARBY = 1e-3  # relative, for a derivative
-LOWEST, HIGHEST = 1e-4, 3.0  # steps of SGD that somebody may mean
+NEARBY = 1e-3  # relative distance of the points of a difference quotient
+LOWEST, HIGHEST = 1e-4, 3.0  # the range of lr that somebody may mean for SGD
 
 
 def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float = 0.1) -> float:
-    """The lr with which weights of the usual size move under ψ as they do by SGD with `sgd_lr`: sgd_lr · ψ''(u).
+    """The lr with which weights of the usual size u move under ψ as they do by SGD with `sgd_lr`: sgd_lr · ψ''(u).
 
-    params: a model's, at its start, as an optimizer takes them; u is the root mean square of those with more than one
-    dimension (all, if none has). λ scales with lr, as z settles over λ/lr epochs: where 2 suits lr = 0.1, it is 20 lr.
-    One size stands for all layers: where they differ by much (an embedding beside convolutions, the gains of batch
-    norm), ask for each group. Below q = 2 weights move faster the larger they grow: where you scale a start down, ask
+    params: a model's parameters at the start of training, as an optimizer takes them; u is the root mean square of
+        those with more than one dimension (of all, if none has).
+
+    λ scales with lr, as z settles over λ/lr epochs: where λ = 2 suits lr = 0.1, it is 20 lr here. One size stands for
+    all layers: if their weights differ much (an embedding beside convolutions, the gains of batch norm), call this for
+    each group. Below q = 2 weights move faster the larger they grow: if you scale the first weights down, call this
     before you do, or lr is too large for the weights that grow all the same.
-    Raises ValueError for a potential in which weights depend on each other, for a group that has another one of its
-    own, for weights that are all 0, and where ψ'' is beyond what numbers hold.
+    Raises ValueError for a potential whose ψ'' is not the same for all weights, for a group whose own potential needs
+    another lr, for weights that are all 0, and where ψ'' overflows or underflows.
 
     >>> import torch, mirrordescent as md
     >>> model = torch.nn.Linear(100, 10)
@@ -39,7 +41,7 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
     psi, params = as_potential(potential), _groups(params)
     usual = usual_size(params)
     if usual == 0 and psi.linear is None:
-        raise ValueError("the weights are all 0, so no size is usual; ask at the start that training will have")
+        raise ValueError("the weights are all 0, so they have no usual size; initialise them as for training first")
     found = sgd_lr * curvature(psi, usual)
     if not 0 < found < math.inf:
         there = f"ψ'' is {found / sgd_lr:g} at weights of {usual:.2g}"
@@ -53,27 +55,27 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
 
 @dataclass(frozen=True)
 class FarOff:
-    """A step that moves weights of the usual size as no step does that somebody would give SGD."""
+    """An lr that moves weights of the usual size as no lr does that somebody would give SGD."""
 
-    usual: float  # size of a weight
-    alike: float  # the lr with which SGD moves it so far
+    usual: float  # the usual size of a weight
+    alike: float  # the lr with which SGD moves it as far
     better: float  # the lr that is like SGD's 0.1
 
 
 def far_off(params: Iterable[Any], potential: Potential, lr: float) -> FarOff | None:
-    """Whether a step is that; None where it is not, and where ψ is SGD's own or nothing can be said."""
+    """A `FarOff` if lr is far off; None if it is not, if ψ is SGD's own, and if nothing can be said."""
     if lr == 0 or not potential.separable or potential.linear == 1 or (potential.live and not potential.uniform):
         return None
     usual = usual_size(params)
     there = curvature(potential, usual) if usual else 0.0
-    if not 0 < lr * there < math.inf:  # it may be beyond what numbers hold
+    if not 0 < lr * there < math.inf:  # ψ'' may overflow or underflow
         return None
     alike = lr / there
     return None if LOWEST <= alike <= HIGHEST else FarOff(usual, alike, 0.1 * there)
 
 
 def usual_size(params: Iterable[Any]) -> float:
-    """The root mean square of the weights that are matrices, or of all of them if none is."""
+    """The root mean square of the parameters with more than one dimension, or of all if none has."""
     held = [w.detach() for w in _tensors(params)]
     held = [w for w in held if w.dim() > 1] or held
     if not held:
@@ -83,12 +85,12 @@ def usual_size(params: Iterable[Any]) -> float:
 
 
 def _groups(params: Iterable[Any]) -> list[Any]:
-    """As they come, where they can be looked at twice."""
+    """`params` as a list, since an iterator could be gone through only once."""
     return [params] if isinstance(params, (Tensor, torch.nn.Module, dict)) else list(params)
 
 
 def _tensors(params: Iterable[Any]) -> Iterator[Tensor]:
-    """Of parameters, of named ones, or of groups, as an optimizer takes them."""
+    """The tensors in parameters, named parameters or groups of either, as an optimizer takes them."""
     for item in _groups(params):
         if isinstance(item, Tensor):
             yield item
@@ -98,13 +100,13 @@ def _tensors(params: Iterable[Any]) -> Iterator[Tensor]:
             yield item[1]
         else:
             raise TypeError(
-                f"params must be parameters, pairs of a name and one, or groups of them, got {type(item).__name__}; "
-                "of a model give model.parameters()"
+                f"params must be parameters, (name, parameter) pairs or groups of them, got {type(item).__name__}; "
+                "for a model give model.parameters()"
             )
 
 
 def curvature(psi: Potential, weight: float) -> float:
-    """ψ'' of one weight that is not 0, by differences. Raises ValueError where there is no such thing."""
+    """ψ'' at one weight that is not 0, by a difference quotient. Raises ValueError if ψ'' differs between weights."""
     if not psi.separable or (psi.live and not psi.uniform):
         raise ValueError(f"{psi.spec} has no curvature that is the same for every weight")
     if psi.linear is not None:

@@ -22,7 +22,7 @@ from mirrordescent.sharded import is_sharded
 from mirrordescent.sizes import HIGHEST, far_off
 from mirrordescent.specs import potential as as_potential
 
-# settings of torch's optimizers that are not settings here, and what takes their place
+# settings of torch's optimizers that do nothing here, and what there is instead
 NOT_OURS = {
     "weight_decay": "ψ that regularizes, by RMD's lam",
     "nesterov": "always the heavy ball",
@@ -41,7 +41,7 @@ class SMD(Optimizer):
     foreach, fused: which implementation. By default ℓ2 takes the one that `torch.optim.SGD` takes by default, and other
         potentials a kernel of their own on a GPU, where there is one, or few joined operations.
 
-    Raises ValueError where a setting or a starting weight lies outside what ψ allows.
+    Raises ValueError if a setting makes no sense, or a starting weight lies outside ψ's domain.
 
     >>> import torch, mirrordescent as md
     >>> w = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
@@ -63,10 +63,10 @@ class SMD(Optimizer):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        # Potentials that a string cannot hold (a user's function, a tensor of weights), by the key that stands for one.
+        # Potentials that a string cannot hold (a user's function, a tensor of weights), by the keys that groups hold.
         self._live: dict[str, Potential] = {}
         self._resolved: dict[str, Potential] = {}
-        self._within: dict[int, str] = {}  # by a group's number, the potential whose domain its weights were found in
+        self._within: dict[int, str] = {}  # by group number, the potential in whose domain its weights were found
         defaults: dict[str, Any] = {
             "lr": lr,
             "potential": self._register(potential),
@@ -109,7 +109,7 @@ class SMD(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked as in the constructor; on an error nothing is added."""
-        # a copy: what is filled in below is not the caller's, who may give the group to another optimizer too
+        # a copy: what is filled in below must not reach the caller, who may give the dict to another optimizer too
         super().add_param_group(dict(param_group) if isinstance(param_group, dict) else param_group)
         try:
             self._check_group(self.param_groups[-1])
@@ -148,7 +148,7 @@ class SMD(Optimizer):
                 raise ValueError(f"{self._name(group, k)}: {error}")
 
     def _look_at_rate(self, group: dict[str, Any]) -> None:
-        """Warn of a step that is as if SGD's were absurdly large: each potential has its own scale of lr."""
+        """Warn of an lr that acts like an absurdly large one of SGD's: each potential has its own scale of lr."""
         psi, params = self.potential_of(group), group["params"]
         if torch.compiler.is_compiling() or not params or not all(map(_has_values, params)):
             return
@@ -168,7 +168,7 @@ class SMD(Optimizer):
         return f"parameter {names[k]!r}" if names else f"parameter {k} of group {where} (shape {shape})"
 
     def _make_state(self, group: dict[str, Any]) -> None:
-        # Made at once and not at the first step: a distributed checkpoint asks for it before there is one.
+        # Made at once, not at the first step: a distributed checkpoint asks for the state before there is a step.
         for w in group["params"]:
             if group["momentum"] != 0 and not is_lazy(w):
                 self._buffer(w)
@@ -179,10 +179,10 @@ class SMD(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a state, from a pickle, a copy or `load_state_dict`; refuse one that names an unknown potential."""
         for k, group in enumerate(state["param_groups"]):
-            if "param_groups" in self.__dict__:  # loading into an optimizer that is there already
+            if "param_groups" in self.__dict__:  # loading into an existing optimizer
                 if "z" in group and "z" not in self.param_groups[0]:
                     raise ValueError("the state is RMD's, with a z that md.SMD has no use for; load it into md.RMD")
-                if "potential" not in group:  # of another optimizer; our own may hold such keys, and they do nothing
+                if "potential" not in group:  # another optimizer's state; in our own such keys do nothing
                     _check_keys(group)
                 self._adopt_potential(group, self.param_groups[k])
             group.setdefault("momentum", 0.0)
@@ -194,7 +194,7 @@ class SMD(Optimizer):
         super().__setstate__(state)
 
     def _adopt_potential(self, saved: dict[str, Any], here: dict[str, Any]) -> None:
-        """Make a loaded group's potential one of this optimizer's: by name, or the live one of the same group."""
+        """Find the potential of a loaded group: by its name, or, if it is live, in the same group of this optimizer."""
         mine = self.potential_of(here)
         key = saved.setdefault("potential", here["potential"])
         if "#" not in key:
@@ -214,7 +214,7 @@ class SMD(Optimizer):
             self.potential_of(group)
         state = super().state_dict()
         for group in state["param_groups"]:
-            # a scheduler may have left numbers of NumPy's, or of another library's
+            # a scheduler may have left numbers of NumPy's or of another library's
             group.update({key: x.item() for key, x in group.items() if _is_foreign(x)})
         return state
 
@@ -223,7 +223,7 @@ class SMD(Optimizer):
         works: list[Work] = []
         for place, group in enumerate(self.param_groups):
             psi = self.potential_of(group)
-            if self._within.get(place) != group["potential"]:  # another one, put there or loaded
+            if self._within.get(place) != group["potential"]:  # another potential, set by hand or loaded
                 self._check_domain(group, psi)
                 self._within[place] = group["potential"]
             members = [k for k, w in enumerate(group["params"]) if w.grad is not None]
@@ -236,8 +236,8 @@ class SMD(Optimizer):
                     )
                 if is_sharded(w) and not elementwise(psi):
                     raise RuntimeError(
-                        f"{self._name(group, k)} is sharded (a DTensor), and potential {psi.spec!r} is not a sum over "
-                        "elements that are all alike; use one that is, such as 'l2' or 'q=3'"
+                        f"{self._name(group, k)} is sharded (a DTensor), and potential {psi.spec!r} does not treat "
+                        "all elements alike; use one that does, such as 'l2' or 'q=3'"
                     )
                 if group["fused"] and w.is_meta:
                     raise RuntimeError(
@@ -296,24 +296,24 @@ class SMD(Optimizer):
         return loss
 
     def _move(self) -> None:
-        """The step itself, after a closure."""
+        """The step itself, after the closure, if any."""
         for work in self._gather():
             if work.params:
                 apply(work)
 
 
 def _is_foreign(x: object) -> bool:
-    """Whether it is one number of an array library's, and no tensor."""
+    """Whether x is a single number of NumPy's or another array library's, and not a tensor."""
     return not isinstance(x, Tensor) and hasattr(x, "item") and getattr(x, "shape", None) == ()
 
 
 def _has_values(w: Tensor) -> bool:
-    """Not so on the meta device, and in a lazy module before its first use."""
+    """Whether w has values yet: not on the meta device, nor in a lazy module before its first use."""
     return not w.is_meta and not is_lazy(w)
 
 
 def _check_keys(group: Mapping[str, Any], known: Set[str] = frozenset()) -> None:
-    """Refuse what other optimizers do and this one would not, and what looks like a word of ours misspelt."""
+    """Refuse settings of other optimizers that would do nothing here, and what looks like a setting misspelt."""
     for key, value in group.items():
         if key in NOT_OURS and isinstance(value, (bool, int, float)) and value:
             raise ValueError(f"{key} = {value} does nothing in mirror descent: it is {NOT_OURS[key]}")
@@ -334,7 +334,7 @@ def _check_numbers(lr: float | Tensor, momentum: float) -> tuple[float | Tensor,
 
 
 def _is_named(psi: Potential) -> bool:
-    """Whether a checkpoint that holds the spec holds the potential (not so for a class of a user's)."""
+    """Whether the spec alone restores the potential from a checkpoint (not so for a user's own class)."""
     try:
         return _same_classes(as_potential(psi.spec), psi)
     except ValueError:

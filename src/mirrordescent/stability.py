@@ -1,4 +1,4 @@
-"""Whether z settles: a visit moves z_i by a share of its residual; from 2 on it diverges, near 0 it stands still."""
+"""Whether z settles: a visit moves z_i by a share of its residual; at 2 or more z diverges, near 0 it stands still."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from mirrordescent.caller import outside
 from mirrordescent.eager import may_wait
 from mirrordescent.inputs import check_rate
 
-HABIT = 3  # steps
+HABIT = 3  # steps, after which something is taken for the rule
 FOREVER = 1e5  # epochs, longer than any training
 
 
 class Stability:
-    """Refuses a step with which z diverges; warns, once each, of one with which it overshoots or may diverge."""
+    """Refuses settings and steps with which z diverges; warns, once per reason, if it overshoots or may diverge."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
-        self._several = 0  # steps so far that were taken for several batches
+        self._several = 0  # steps so far that were for several batches
         self._small = 0  # steps in a row whose batch is too small for z to settle
-        self._largest = 0  # batch so far
+        self._largest = 0  # the largest batch so far
 
     def begin(self, rate: float, momentum: float, rule: str) -> None:
-        """Look at the settings of a new optimizer; rate: lr/λ. Raises ValueError where z diverges."""
+        """Check the settings of a new optimizer; rate: lr/λ. Raises ValueError if z diverges."""
         whole = in_all(rate, momentum)
         check_rate(rate, "lr/lam")
         if rule == "scaled":
@@ -42,17 +42,20 @@ class Stability:
             )
 
     def check(self, share: float, name: str, momentum: float, index: Tensor, *, refuse: bool) -> None:
-        """Look at a step; share: what one visit moves z by. Raises ValueError where z diverges, if it is to refuse."""
+        """Check a step; share: the part of its residual that a visit moves z by.
+
+        With `refuse`, raises ValueError if z diverges.
+        """
         if refuse:
             check_rate(share, f"z's step {name}")
         self._look(share, name, in_all(share, momentum), f"{name}/(1 - momentum)")
         self._look_for_repeats(index, share, name)
 
     def look_at_sizes(self, batches: Sequence[tuple[int, Tensor | None]]) -> None:
-        """Under the paper's convention: whether a batch is smaller than others, so that its samples weigh more.
+        """Under the paper's convention, warn of a batch smaller than an earlier one: its samples weigh more.
 
-        batches: size and factor of each before the step. It does not look where there are several, or where the one
-        was scaled down: either may make up for the size.
+        batches: size and factor of each that is part of the step. If there are several, or the one was scaled down,
+        nothing is checked: either may make up for the size.
         """
         if torch.compiler.is_compiling() or len(batches) != 1:
             return
@@ -69,9 +72,9 @@ class Stability:
         self._largest = max(self._largest, size)
 
     def look_at_small(self, share: float, name: str, size: int, *, refuse: bool) -> None:
-        """In the objective's convention: whether a batch that is smaller than others is too small for z to settle.
+        """Under the objective's convention, warn of a batch that is too small for z to settle.
 
-        One now and then makes nothing diverge. Raises ValueError where that has become a habit, if it is to refuse.
+        One now and then makes nothing diverge. With `refuse`, raises ValueError after more than HABIT in a row.
         """
         self._small = self._small + 1 if share >= 2 else 0
         if self._small > HABIT and refuse:
@@ -84,10 +87,10 @@ class Stability:
             )
 
     def look_at_factors(self, factors: Sequence[Tensor | None]) -> None:
-        """Of several batches before one step: whether each was scaled by its share, so that the factors add up to 1.
+        """Warn if the batches of one step were not scaled by their shares, so that the factors add up to 1.
 
-        Looked at once, at a step where that has become a habit, as a GPU makes the host wait for it. Nobody has scaled
-        them where there are as many batches as the factors add up to; another number may be a GradScaler's.
+        Checked once, at the HABIT-th step with several batches, as reading factors on a GPU makes the host wait. If the
+        factors add up to the number of batches, nobody has scaled them; any other sum may be a GradScaler's doing.
         """
         if len(factors) < 2 or self._several >= HABIT or torch.compiler.is_compiling():
             return
@@ -102,12 +105,12 @@ class Stability:
             self._warn(
                 "factors",
                 f"the losses of {len(factors)} batches went backward before one step, with factors that add up to "
-                f"{total:.3g} and not to 1: w moves so much further than z is told, as if lam were {total:.3g} times "
-                "as large. Scale each by its share (a trainer that accumulates gradients may leave it to you)",
+                f"{total:.3g} and not to 1: w moves further than z accounts for, as if lam were {total:.3g} times as "
+                "large. Scale each loss by its share (a trainer that accumulates gradients may leave that to you)",
             )
 
     def not_finite(self, loss: float) -> None:
-        """Tell of the first loss that is not finite."""
+        """Warn of the first loss that is not finite."""
         self._warn(
             "finite",
             f"a loss is {loss}: if that goes on, training has diverged, and a smaller lr (and lam) may help; z leaves "
@@ -115,7 +118,7 @@ class Stability:
         )
 
     def nothing_moves(self) -> None:
-        """Tell that a step has batches and no gradients."""
+        """Warn of a step that has batches but no gradients."""
         self._warn(
             "unreached",
             "a loss has gone backward, and no parameter of this optimizer has a gradient: nothing moves. Is the model "
@@ -129,7 +132,7 @@ class Stability:
             self._warn("momentum", f"{of_all} = {whole:.3g} is 2 or more: z diverges if batches are small")
 
     def _look_for_repeats(self, index: Tensor, share: float, name: str) -> None:
-        """A sample that is in a batch k times moves z k times as far; to look for it costs no waiting on a CPU."""
+        """Warn of a sample k times in a batch: its z moves k times as far. On a CPU only, where it costs no waiting."""
         if share * len(index) < 2 or index.device.type != "cpu" or "repeats" in self._told:
             return
         if torch.compiler.is_compiling():
@@ -152,5 +155,5 @@ class Stability:
 
 
 def in_all(share: float, momentum: float) -> float:
-    """What one visit moves z by, momentum's tail included."""
+    """The part of its residual that a visit moves z by in all, momentum's tail included."""
     return share / (1 - momentum) if momentum < 1 else math.inf

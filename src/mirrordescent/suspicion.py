@@ -1,4 +1,4 @@
-"""How likely a label is wrong, from what a training run says about it. No true label is needed anywhere.
+"""How likely each label is wrong, judged by what a network predicted in training, or by z. No true label is needed.
 
 Legend: p (n, classes) predicted probabilities, y (n,) given labels.
 """
@@ -11,20 +11,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-RARE = 5  # samples of a class, below which nothing is known of it
-GIVEN_UP = 1 / 8  # as many samples taken for a class as labels name it, below which it was not learnt
-LEAST = 1e-6  # a probability below it counts as it
-CONCENTRATIONS = 20  # doublings, up to what is as good as chance alone
-FEW = 20  # members, below which a class has no mixture of its own
-MANY = 4_000_000  # probabilities, which are enough for a share
+RARE = 5  # samples; of a class with fewer nothing can be known
+GIVEN_UP = 1 / 8  # samples predicted to be of a class, per label that names it; below that it was not learnt
+LEAST = 1e-6  # smaller probabilities count as this
+CONCENTRATIONS = 20  # doublings of the prior's worth, up to what is as good as chance alone
+FEW = 20  # members; a class with fewer has no mixture of its own
+MANY = 4_000_000  # numbers in a chunk; as many are also enough to estimate a share
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
 
 
 def given_up(p: Tensor, y: Tensor) -> Tensor:
-    """Which classes a network takes hardly any sample for, (classes,) bool, of those that labels name often enough.
+    """Which classes the network predicts for hardly any sample, though enough labels name them, (classes,) bool.
 
-    It has not learnt what they look like, and what it says of their labels is no evidence against them. A rare class
-    among many wrong labels is named more often than it is there, but not by that much.
+    It has not learnt what they look like, so its predictions are no evidence against their labels. (Among many wrong
+    labels a rare class is named more often than it occurs, but not by that much.)
     """
     classes = p.shape[1]
     visited = p.amax(1) > 0
@@ -33,7 +33,7 @@ def given_up(p: Tensor, y: Tensor) -> Tensor:
 
 
 def share_counted(p: Tensor, y: Tensor) -> float:
-    """The share of wrong labels by `confident`: of each given class what was taken for another, by its members seen."""
+    """The share of wrong labels: each given class's share that `confident` takes for another, averaged over samples."""
     counts = confident(p, y)
     seen = counts.sum(0)
     rates = torch.where(seen > 0, 1 - counts.diagonal() / seen.clamp_min(1), 0.0)
@@ -44,9 +44,10 @@ def share_counted(p: Tensor, y: Tensor) -> float:
 def confident(p: Tensor, y: Tensor) -> Tensor:
     """How many samples were taken for class c and given class y, counts[c, y] (Northcutt et al. 2021).
 
-    A sample is taken for the most probable of the classes in which it is at least as probable as the samples given
-    that class are on average, if it is also at least as probable as the given one (a class that was not learnt has a
-    low average, which says nothing); who is confident in nothing, or was never seen, is not counted.
+    A class qualifies if the sample is at least as probable in it as those that are given it are on average. A sample is
+    taken for the most probable class that qualifies, or for the given one if that is more probable (a class that was
+    not learnt has a low average, which says nothing). Not counted are samples for which no class qualifies, and those
+    never visited.
     """
     classes = p.shape[1]
     own = p.gather(1, y[:, None])[:, 0]
@@ -60,7 +61,7 @@ def confident(p: Tensor, y: Tensor) -> Tensor:
 
 
 def averages(p: Tensor, y: Tensor) -> Tensor:
-    """How probable samples are on average in the class that they are given, (classes,); ∞ where none was seen."""
+    """The mean probability of each class among the samples that are given it, (classes,); ∞ where none was visited."""
     classes = p.shape[1]
     own = p.gather(1, y[:, None])[:, 0]
     members = torch.bincount(y[p.amax(1) > 0], minlength=classes)
@@ -71,16 +72,16 @@ def averages(p: Tensor, y: Tensor) -> Tensor:
 def share_wrong(p: Tensor, y: Tensor) -> float:
     """The share of wrong labels among samples that the network was not trained on; p is what it predicts for them.
 
-    What is true of a sample has the network's probabilities, at a temperature per predicted class that makes up for
-    overconfidence; the given label comes from the truth through a table of classes. Temperatures and table are the
-    likeliest ones (expectation maximisation, as Dawid and Skene 1979), so that contradictions of which the network was
-    hardly sure count as its mistakes, and others as wrong labels.
+    The model: a sample's true class has the network's probabilities, at a temperature for each predicted class that
+    makes up for overconfidence, and the given label is drawn for the true class from a table. Temperatures and table
+    are the likeliest ones (expectation maximisation, as Dawid and Skene 1979), so that contradictions of which the
+    network was hardly sure count as its mistakes, and others as wrong labels.
     """
     some = torch.randperm(len(y), generator=torch.Generator().manual_seed(0), device="cpu")
     some = some[: max(MANY // p.shape[1], 1000)]
     odds, y = p[some].clamp_min(LEAST).log(), y[some]
     table, found = _table(0.1, p.shape[1], odds), []
-    for heat in TEMPERATURES:  # the same for all classes; each from the table of the one before
+    for heat in TEMPERATURES:  # one for all classes; each fit starts from the table of the one before
         truth = torch.softmax(odds / heat, 1)
         for _ in range(30):
             likelihood, posterior = _explained(truth, y, table)
@@ -99,23 +100,23 @@ def share_wrong(p: Tensor, y: Tensor) -> float:
 
 
 def _explained(truth: Tensor, y: Tensor, table: Tensor) -> tuple[float, Tensor]:
-    """The labels' likelihood, and what is true of each sample given its label too, (n, classes)."""
+    """The labels' mean log-likelihood, and the probabilities of the true class given the label too, (n, classes)."""
     joint = truth * table.T[y]
     total = joint.sum(1, keepdim=True)
     return float(total.log().mean()), joint / total
 
 
 def _counted(posterior: Tensor, y: Tensor) -> tuple[float, Tensor]:
-    """The share of wrong labels, and the table: of what is true, what is given."""
+    """The share of wrong labels, and the table: for each true class (row), how often each label is given."""
     n, classes = posterior.shape
-    few = 0.1 * classes  # samples that every row of the table is thought to have seen beside its own
+    few = 0.1 * classes  # pseudo-samples that every row of the table has beside its own
     both = posterior.new_zeros(classes, classes).index_add_(0, y, posterior).T  # true, given: how often
     share = 1 - float(both.diagonal().sum()) / n
     return share, (both + few * _table(share, classes, posterior)) / (both.sum(1, keepdim=True) + few)
 
 
 def _fitted(cold: Tensor, common: Tensor, odds: Tensor, top: Tensor, truth: Tensor, posterior: Tensor) -> Tensor:
-    """One Newton step for 1/temperature of each predicted class; one sample speaks for what all classes have."""
+    """One Newton step for each predicted class's 1/temperature; a prior worth one sample pulls it to the common one."""
     mean = (truth * odds).sum(1)
     variance = (truth * odds.square()).sum(1) - mean.square()
     one = variance.mean()
@@ -126,13 +127,13 @@ def _fitted(cold: Tensor, common: Tensor, odds: Tensor, top: Tensor, truth: Tens
 
 
 def _table(share: float, classes: int, like: Tensor) -> Tensor:
-    """Labels that are wrong with a probability, and then any other with the same."""
+    """The table of labels that are wrong with probability `share`, and then any other class equally often."""
     table = torch.full((classes, classes), share / max(1, classes - 1), dtype=like.dtype, device=like.device)
     return table.fill_diagonal_(1 - share)
 
 
 def with_share(score: Tensor, share: float) -> Tensor:
-    """Log-odds moved by the same for all, such that the probabilities add up to a share; by bisection."""
+    """Log-odds shifted by one number, such that the mean of the probabilities is `share`; by bisection."""
     share = min(max(share, LEAST), 1 - LEAST)
     middle = math.log(share / (1 - share))
     low, high = middle - float(score.max()), middle - float(score.min())
@@ -143,9 +144,10 @@ def with_share(score: Tensor, share: float) -> Tensor:
 
 
 def log_odds(p: Tensor, y: Tensor) -> Tensor:
-    """Of each label being wrong, (n,): `evidence`'s, but for the share of wrong labels that the network takes as given.
+    """Log-odds that each label is wrong, (n,): those of `evidence`, corrected for the share of wrong labels.
 
-    One factor makes the probabilities add up to `share_counted`. A sample that was never seen has that share's odds.
+    One factor on the odds makes the mean probability `share_counted`. A sample that was never visited has the log-odds
+    of that share.
     """
     visited = p.amax(1) > 0
     share = min(max(share_counted(p, y), LEAST), 1 - LEAST)
@@ -159,7 +161,7 @@ class Evidence(NamedTuple):
     """What speaks against each label, (n,) each. odds: the log-odds of all other classes against the given one.
 
     other: the likeliest of the other classes; part: its part of their probability. taken: the class that the network
-    thinks likeliest; taken_part: its part likewise, 0 where it is the given one.
+    predicts; taken_part: its part of the same, 0 if it is the given class.
     """
 
     odds: Tensor
@@ -172,11 +174,11 @@ class Evidence(NamedTuple):
 def evidence(p: Tensor, y: Tensor) -> Evidence:
     """How much the other classes speak against each label.
 
-    A class speaks as loud as a sample is probable in it, compared with those that are given that class on average (a
-    rare class is learnt late, if at all), and as often as it is mistaken for the given one (see `mistaken`).
+    A class weighs as much as the sample is probable in it, relative to the average of those that are given that class
+    (a rare class is learnt late, if at all), times how often it is mistaken for the given one (see `mistaken`).
     """
     classes = p.shape[1]
-    average = averages(p.double(), y).clamp(1 / classes, 1)  # what was not learnt says nothing
+    average = averages(p.double(), y).clamp(1 / classes, 1)  # an average below chance (not learnt) says nothing
     lift = mistaken(confident(p.double(), y))
     step = max(1, MANY // classes)
     parts = [_evidence(p[k : k + step].double(), y[k : k + step], average, lift) for k in range(0, len(y), step)]
@@ -194,13 +196,13 @@ def _evidence(p: Tensor, y: Tensor, average: Tensor, lift: Tensor) -> Evidence:
 
 
 def mistaken(counts: Tensor) -> Tensor:
-    """How often class c is given label y by mistake, against what chance would have, found[c, y], from `confident`.
+    """How often class c is given label y by mistake, relative to chance, found[c, y], from the counts of `confident`.
 
-    Where sevens are called ones and fours never are, a one that looks like a four is less suspicious than one that
-    looks like a seven. Counts of chance are no evidence of that: the classes that a label's mistakes come from are
-    taken to be drawn from a Dirichlet distribution around the classes' sizes, with the likeliest concentration of all
-    labels together, but at least as many samples as there are other classes. A few counts of a rare class would be many
-    times what chance has: more than the number of classes counts as that.
+    If sevens are often labelled one and fours never are, a "one" that looks like a four is less suspicious than one
+    that looks like a seven. Counts that chance explains are no evidence of that: the classes that a label's mistakes
+    come from are taken to be drawn from a Dirichlet distribution around the classes' sizes, with one concentration for
+    all labels, the likeliest, but worth at least as many samples as there are other classes. A few counts of a rare
+    class could be many times what chance gives: the result is at most the number of classes.
     """
     off = 1 - torch.eye(len(counts), dtype=counts.dtype, device=counts.device)
     size = off * (counts.sum(1, keepdim=True) + 1)
@@ -212,8 +214,8 @@ def mistaken(counts: Tensor) -> Tensor:
 
 
 def _concentration(counts: Tensor, chance: Tensor) -> float:
-    """How many samples the prior is worth: of Dirichlet distributions around `chance`, a column each, the likeliest."""
-    total, some = counts.sum(0), counts > 0  # without counts a term is 0
+    """How many samples the prior is worth: the likeliest concentration of Dirichlet distributions around `chance`."""
+    total, some = counts.sum(0), counts > 0  # a term without counts is 0
     best = -math.inf, 0.0
     for doubling in range(CONCENTRATIONS, -1, -1):
         worth = max(1, len(counts) - 1) * 2.0**doubling
@@ -225,10 +227,11 @@ def _concentration(counts: Tensor, chance: Tensor) -> float:
 
 
 def mixture_log_odds(z: Tensor, y: Tensor) -> Tensor:
-    """Of each label being wrong, (n,), from z alone: a mixture of two normal distributions within each given class.
+    """Log-odds that each label is wrong, (n,), from z alone: two normal distributions mixed within each given class.
 
-    A class with fewer than 20 members uses that of all. Where one distribution describes z as well as two do, nothing
-    is wrong: −log(n) then. This is rougher than `log_odds`, which knows what the network takes a sample for.
+    A class with fewer than 20 members uses the mixture of all samples. Where one distribution describes z as well as
+    two do, no label counts as wrong: the log-odds are −log(n). This is rougher than `log_odds`, which knows the
+    network's predictions.
     """
     z = z.double()
     everything = _two_normals(z, z)
@@ -240,13 +243,13 @@ def mixture_log_odds(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _two_normals(fitted: Tensor, asked: Tensor) -> Tensor:
-    """Log-odds of `asked` belonging to the upper of two normal distributions, fitted by expectation maximisation."""
+    """Log-odds that `asked` are of the upper of two normal distributions, fitted by expectation maximisation."""
     none = torch.full_like(asked, -math.log(max(len(fitted), 2)))
     spread = float(fitted.std()) if len(fitted) > 1 else 0.0
     if len(fitted) < FEW or not spread > 0:
         return none
     floor = 0.05 * spread
-    some = fitted[:: 1 + len(fitted) // MANY]  # torch's quantile does not take them all
+    some = fitted[:: 1 + len(fitted) // MANY]  # torch's quantile has a limit
     mean = some.quantile(fitted.new_tensor([0.25, 0.95]))
     deviation = fitted.new_full((2,), spread)
     share = 0.2
@@ -261,18 +264,18 @@ def _two_normals(fitted: Tensor, asked: Tensor) -> Tensor:
     two = float(torch.logaddexp(*_parts(fitted, mean, deviation, share)).sum())
     between = torch.linspace(float(mean[0]), float(mean[1]), 50, dtype=fitted.dtype, device=fitted.device)
     density = torch.logaddexp(*_parts(between, mean, deviation, share)).exp()
-    # Three more numbers must be worth it (Schwarz), and the upper one must be a hill of its own, not a long tail.
+    # Three more parameters must be worth it (Schwarz), and the upper one must be a peak of its own, not a long tail.
     if two - one < 1.5 * math.log(len(fitted)) or not density.min() < 0.7 * min(density[0], density[-1]):
         return none
-    far = asked.clamp(min=float(mean[0]))  # below the lower mean nothing is more suspicious again
+    far = asked.clamp(min=float(mean[0]))  # below the lower mean suspicion must not rise again
     near, wide = 1 / deviation[1] ** 2, 1 / deviation[0] ** 2
-    if near > wide:  # nor is anything less so above the point where the odds are the highest
+    if near > wide:  # nor fall again above the point where the odds are highest
         far = far.clamp(max=float((mean[1] * near - mean[0] * wide) / (near - wide)))
     return _odds(far, mean, deviation, share)
 
 
 def _parts(z: Tensor, mean: Tensor, deviation: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Logarithms of the two components' densities, less what they have in common."""
+    """Log densities of the two components, each weighted by its share, without the constant they have in common."""
     log = [-0.5 * ((z - mean[k]) / deviation[k]) ** 2 - deviation[k].log() for k in (0, 1)]
     return log[0] + math.log(1 - share), log[1] + math.log(share)
 

@@ -1,4 +1,4 @@
-"""What a network says about each training sample along the way, kept as running sums."""
+"""What a network predicts for each training sample in the course of training, kept as running sums."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mirrordescent.inputs import check_classes, check_outputs, checked_index, wo
 
 
 class Trace(nn.Module):
-    """The mean over all visits of each sample's probabilities, and of its margin p_y − max over the others.
+    """Each sample's predicted probabilities and margin, p_y − max over the others, averaged over all visits.
 
     A label that the network keeps contradicting has a low margin. Call it in the training loop on the logits that are
     there anyway. Memory: num_samples · (classes + 2) numbers, as buffers: save them with `state_dict()`. They stay
-    float32 where a model that holds the trace becomes float16 or bfloat16, which cannot count. A visit with logits that
+    float32 if a model that holds the trace is cast to float16 or bfloat16, which cannot count. A visit with logits that
     are not finite is left out, and counted in `lost`.
 
     >>> import torch, mirrordescent as md
@@ -28,7 +28,7 @@ class Trace(nn.Module):
     margin_sums: Tensor  # (num_samples,)
     probability_sums: Tensor  # (num_samples, classes)
     visits: Tensor  # (num_samples,)
-    tried: Tensor  # (), of all samples
+    tried: Tensor  # (), visits of all samples, lost ones included
 
     def __init__(self, num_samples: int, classes: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Trace(nn.Module):
         self.register_buffer("tried", torch.zeros((), dtype=torch.int64))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Trace:
-        """Go where the model goes, in numbers of the same type."""
+        """Move with the model to another device, but not to another type."""
 
         def moved(held: Tensor) -> Tensor:
             there = fn(held)
@@ -56,7 +56,7 @@ class Trace(nn.Module):
         index = checked_index(index, labels, len(self.visits), "label").to(self.visits.device, non_blocking=True)
         p = working(logits).softmax(-1).to(self.probability_sums.dtype)
         first, own = p[:, 0], labels[:, None].long()
-        seen = first == first  # one that is not a number means that none of the row is
+        seen = first == first  # a NaN in a row of the softmax means that all of the row is
         p = p.nan_to_num(0.0)
         try:
             margin = p.gather(1, own)[:, 0] - p.scatter(1, own, -1.0).amax(1)
