@@ -62,7 +62,7 @@ def stepped(epochs: int, **options: Any) -> md.RMD:
 
 def test_z_that_has_not_had_its_time_is_told() -> None:
     labels = torch.zeros(20, dtype=torch.int64)
-    with pytest.warns(UserWarning, match=r"lam/lr epochs and has had 0\.25 of that time: too early") as told:
+    with pytest.warns(UserWarning, match=r"z has had 0\.25 of the time over which it settles: too early") as told:
         md.audit(stepped(5), labels)
     assert told[0].filename == __file__
     md.audit(stepped(15), labels)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import mirrordescent as md
-from mirrordescent.pending import HEAP
+from mirrordescent.pending import ASIDE
 
 
 def one_weight(n: int = 4) -> tuple[nn.Parameter, md.RMD]:
@@ -354,7 +354,7 @@ def test_looks_do_not_pile_up_and_one_survives_a_copy() -> None:
     w, optimizer = one_weight()
     for _ in range(200):
         torch.autograd.grad(optimizer.loss(w.square(), torch.arange(4)), w)
-    assert len(optimizer._pending.aside) <= HEAP
+    assert len(optimizer._pending.aside) <= ASIDE
     optimizer.zero_grad()
     (slope,) = torch.autograd.grad(optimizer.loss(w.square(), torch.arange(4)), w)
     twin = copy.deepcopy(optimizer)
@@ -384,3 +384,4 @@ def test_batches_of_another_network_are_told_of() -> None:
             w.grad = probe.grad = None
             optimizer.loss(probe.square(), torch.arange(4)).backward()
     assert ["Are they of another network?" in str(warning.message) for warning in told] == [True]
+    assert told[0].filename == __file__

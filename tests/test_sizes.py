@@ -99,4 +99,6 @@ def test_weights_of_0_have_no_usual_size() -> None:
     w = torch.zeros(3, 3)
     with pytest.raises(ValueError, match="all 0"):
         md.step_size([w], "linf")
+    with pytest.raises(ValueError, match="all 0"):
+        md.step_size([{"params": [w], "potential": "q=3"}], "l2")
     assert md.step_size([w], "l2", sgd_lr=0.1) == pytest.approx(0.1)  # whose curvature is the same everywhere

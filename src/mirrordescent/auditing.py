@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import torch
 from torch import Tensor
 
+from mirrordescent.caller import outside
 from mirrordescent.rmd import RMD
 from mirrordescent.suspicion import RARE, Evidence, evidence, given_up, log_odds, mixture_log_odds, with_share
 from mirrordescent.trace import Trace
@@ -251,14 +252,14 @@ def _look_at_optimizer(optimizer: RMD, *, alone: bool) -> None:
         warnings.warn(
             "z of reduction='batch' ranks the labels, but does not tell how many are wrong: keep a trace beside it "
             "(md.Trace), or train with reduction='sample'",
-            stacklevel=3,
+            stacklevel=outside(),
         )
     age = optimizer.aux.age
     if age is not None and 0 < age < SETTLED:
         warnings.warn(
-            f"z settles over lam/lr epochs and has had {age:.2g} of that time: too early to tell which labels are "
-            "wrong; train longer, or with a smaller lam",
-            stacklevel=3,
+            f"z has had {age:.2g} of the time over which it settles: too early to tell which labels are wrong; train "
+            "longer, or with a smaller lam",
+            stacklevel=outside(),
         )
 
 
@@ -277,7 +278,7 @@ def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: 
         if not bool(z.any()):
             warnings.warn(
                 "z is 0 for every sample and tells nothing: the optimizer has taken no step, or lam is inf",
-                stacklevel=3,
+                stacklevel=outside(),
             )
         alone = z.detach().cpu()
         classes = max(int(y.max()) + 1, len(class_names))

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirrordescent.caller import outside
 from mirrordescent.inputs import check_losses, checked_index, working
 from mirrordescent.rules import machine_epsilon, root_loss
 
-STORED = ("z", "z_rejected", "z_momentum")  # the keys of z's tensors in the group
+KEPT = ("z", "z_momentum")  # the keys of what a state holds of z
+STORED = (*KEPT, "z_rejected")  # the keys of z's tensors in the group
 
 
 class RejectedSamplesError(ValueError, IndexError):
@@ -107,7 +109,7 @@ class Auxiliary:
     def tell(self) -> None:
         """Warn of the samples that were left out, and keep the count: saving a state must not fail because of them."""
         if rejected := self.rejected:
-            warnings.warn(f"{self._left_out(rejected)} (aux.check() raises for them)", stacklevel=3)
+            warnings.warn(f"{self._left_out(rejected)} (aux.check() raises for them)", stacklevel=outside())
 
     def _left_out(self, rejected: int) -> str:
         return f"{rejected} samples came with an index outside [0, {len(self)}) or a negative loss, and were left out"
@@ -179,7 +181,7 @@ class Auxiliary:
     def state_dict(self) -> dict[str, Tensor]:
         """z and its momentum (RMD's own `state_dict()` holds them too); warns of samples that were left out."""
         self.tell()
-        return {key: self._store[key] for key in ("z", "z_momentum") if key in self._store}
+        return {key: self._store[key] for key in KEPT if key in self._store}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copy z in place. Its age is None afterwards, unless the state has it, as RMD's own has.
@@ -191,7 +193,7 @@ class Auxiliary:
             self.to(state["z"].device)
         if "z_momentum" in state:
             self.make_momentum()
-        for key in ("z", "z_momentum"):
+        for key in KEPT:
             if key in self._store:
                 self._store[key].copy_(state[key]) if key in state else self._store[key].zero_()
         self._store["z_rejected"].zero_()

@@ -169,6 +169,7 @@ class Scaled(Potential):
     """c·ψ for a number c > 0; made by `c * psi`."""
 
     def __init__(self, factor: float, base: Potential) -> None:
+        assert not isinstance(base, Sum)  # its multiple is the sum of its parts' multiples
         factor = positive("a potential's factor", factor)
         if isinstance(base, Scaled):
             factor, base = factor * base.factor, base.base

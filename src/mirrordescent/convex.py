@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.base import Potential
+from mirrordescent.caller import outside
 from mirrordescent.floating import wide
 from mirrordescent.inputs import number
 from mirrordescent.roots import origin, solve_increasing
@@ -159,7 +160,7 @@ class Convex(Potential):
                 warnings.warn(
                     f"the slope of {self.spec} does not go beyond {sign * slopes[-1]:.2g}: a step that asks for more "
                     "throws a weight far out; add a little of what grows faster to the function, such as 0.005 * w**2",
-                    stacklevel=4,
+                    stacklevel=outside(),
                 )
                 return
 

@@ -66,14 +66,13 @@ def has_triton() -> bool:
 LARGE = 1 << 24
 
 
-def is_large(potential: Potential, w: Tensor, *others: Tensor) -> bool:
+def is_large(w: Tensor, *others: Tensor) -> bool:
     """Whether a tensor that PyTorch's fused SGD could step is better off with the kernel here."""
     return (
         w.numel() >= LARGE
         and w.is_cuda
         and has_triton()
         and w.dtype in _DTYPES
-        and form_of(potential) is not None
         and all(t.dtype == w.dtype for t in others)
         and same_layout(w, *others)
     )
@@ -94,7 +93,7 @@ def supports(potential: Potential, w: Tensor) -> bool:
     return h is None or (h.shape == w.shape and h.device == w.device and same_layout(w, h))
 
 
-def left_alone(w: Tensor) -> bool:
+def unreliable(w: Tensor) -> bool:
     """Whether PyTorch's fused kernel fails on this tensor: on a CPU it skips most 16-bit weights.
 
     Seen in 2.12.1 and 2.13 (pytorch/pytorch#191763).

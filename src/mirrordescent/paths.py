@@ -200,7 +200,7 @@ def _compiled_on_cpu(work: Work) -> bool:
 
 
 def _fits_fused(work: Work) -> bool:
-    if not fused.supports(work.potential, work.params[0]) or fused.left_alone(work.params[0]):
+    if not fused.supports(work.potential, work.params[0]) or fused.unreliable(work.params[0]):
         return False
     together = zip(work.params, work.grads, *([work.buffers] if work.buffers else []), strict=True)
     linear = work.potential.linear is not None  # supported for all tensors, as they are of one device and type
@@ -261,7 +261,7 @@ def _split(work: Work) -> tuple[Work, Work]:
     """The tensors of an ℓ2 group that are large enough for a launch each, and the others."""
     columns = [work.params, work.grads, *([work.buffers] if work.buffers else [])]
     rows = list(zip(*columns, strict=True))
-    large = [fused.is_large(work.potential, *row) for row in rows]
+    large = [fused.is_large(*row) for row in rows]
     parts = []
     for wanted in (True, False):
         chosen = [row for row, is_large in zip(rows, large, strict=True) if is_large == wanted]

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from mirrordescent.caller import outside
 from mirrordescent.ranks import Ranks
 from mirrordescent.sharded import own_part
 
-HEAP = 64  # batches: as many are set aside at most, and as many without a way to the parameters draw a warning
+ASIDE = 64  # batches that are set aside at most
+HEAP = 64  # batches that reach no parameter, from which on there is a warning
 
 
 class Pass:
@@ -132,7 +134,7 @@ class Pending:
             if not batch.apart and any(held is batch for held in self.batches):  # no step in a hook has used it
                 # No .grad that it leads to has changed: torch.autograd.grad, to look at, or to be assigned by hand.
                 self.batches[:] = [held for held in self.batches if held is not batch]
-                self.aside[:] = [*self.aside[1 - HEAP :], (batch, [ref for ref, _ in before])]
+                self.aside[:] = [*self.aside[1 - ASIDE :], (batch, [ref for ref, _ in before])]
             self._look_for_a_heap()
         self.remember(grads)
 
@@ -182,7 +184,7 @@ class Pending:
                 f"the losses of {HEAP} batches have gone backward without reaching this optimizer's parameters, and no "
                 "step was taken: the next one will move z for all of them. Are they of another network? Then do not "
                 "pass them to this optimizer's loss()",
-                stacklevel=2,
+                stacklevel=outside(),
             )
 
     def drop_what_broke_off(self) -> None:

@@ -19,6 +19,7 @@ from torch.optim.optimizer import ParamsT
 
 from mirrordescent.auxiliary import STORED, Auxiliary
 from mirrordescent.base import Potential
+from mirrordescent.caller import outside
 from mirrordescent.eager import always_eager
 from mirrordescent.inputs import check_losses, checked_index, number, working
 from mirrordescent.paths import apply
@@ -140,7 +141,7 @@ class RMD(SMD):
             and self.lam != math.inf
             and any(float(group["lr"]) > 0 for group in self.param_groups)
         ):
-            warnings.warn("the first parameter group's lr is 0, and z follows it: it will stay 0", stacklevel=2)
+            warnings.warn("the first parameter group's lr is 0, and z follows it: it will stay 0", stacklevel=outside())
         if lam_convention == "paper":
             self._stability.begin(float(first["lr"]) / self.lam, first["momentum"], momentum_rule)
 

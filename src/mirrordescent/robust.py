@@ -61,15 +61,17 @@ class EarlyLearning(nn.Module):
         check_outputs(logits, labels, self.averages.shape[1])
         check_classes(labels, self.averages.shape[1])
         index = checked_index(index, labels, len(self.averages), "label").to(self.averages.device, non_blocking=True)
-        if not self.training:
-            return self.at(logits, labels, index)
-        with torch.no_grad():
-            p = working(logits).softmax(-1).clamp(1 - SURE, SURE)
-            p = (p / p.sum(-1, keepdim=True)).to(self.averages.dtype)
-            before = self.averages[index]
-            after = self.memory * before + (1 - self.memory) * p
-            self.averages[index] = torch.where(after.isfinite(), after, before)  # what is not finite is not remembered
+        if self.training:
+            self._remember(logits, index)
         return self.at(logits, labels, index)
+
+    @torch.no_grad()
+    def _remember(self, logits: Tensor, index: Tensor) -> None:
+        p = working(logits).softmax(-1).clamp(1 - SURE, SURE)
+        p = (p / p.sum(-1, keepdim=True)).to(self.averages.dtype)
+        before = self.averages[index]
+        after = self.memory * before + (1 - self.memory) * p
+        self.averages[index] = torch.where(after.isfinite(), after, before)  # what is not finite is not remembered
 
     def at(self, logits: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """The losses with the averages as they stand; these do not move."""

@@ -40,8 +40,6 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
         raise ValueError(f"sgd_lr must be > 0 and finite, got {sgd_lr}")
     psi, params = as_potential(potential), _groups(params)
     usual = usual_size(params)
-    if usual == 0 and psi.linear is None:
-        raise ValueError("the weights are all 0, so they have no usual size; initialise them as for training first")
     found = sgd_lr * curvature(psi, usual)
     if not 0 < found < math.inf:
         there = f"ψ'' is {found / sgd_lr:g} at weights of {usual:.2g}"
@@ -106,11 +104,16 @@ def _tensors(params: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def curvature(psi: Potential, weight: float) -> float:
-    """ψ'' at one weight that is not 0, by a difference quotient. Raises ValueError if ψ'' differs between weights."""
+    """ψ'' at one weight, by a difference quotient.
+
+    Raises ValueError if ψ'' differs between weights of that size, and for a weight of 0 unless ψ'' is constant.
+    """
     if not psi.separable or (psi.live and not psi.uniform):
         raise ValueError(f"{psi.spec} has no curvature that is the same for every weight")
     if psi.linear is not None:
         return psi.linear
+    if weight == 0:
+        raise ValueError("the weights are all 0, so they have no usual size; initialise them as for training first")
     around = weight * torch.tensor([1 - NEARBY, 1 + NEARBY], dtype=torch.float64, device="cpu")
     low, high = psi.gradient(around).tolist()
     return float(high - low) / (2 * NEARBY * weight)

@@ -32,8 +32,8 @@ class Stability:
         whole = in_all(rate, momentum)
         check_rate(rate, "lr/lam")
         if rule == "scaled":
-            check_rate(whole, "lr/(lam (1 - momentum))")
-        self._look(rate, "lr/lam", whole, "lr/(lam (1 - momentum))")
+            check_rate(whole, "lr/(lam * (1 - momentum))")
+        self._look(rate, "lr/lam", whole, "lr/(lam * (1 - momentum))")
         if 0 < rate < 1 / FOREVER:
             self._warn(
                 "still",
