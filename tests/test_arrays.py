@@ -138,7 +138,7 @@ def broken(at: int, value: float) -> NDArray[np.float64]:
         ({"x": broken(5, 1e300), "y": LABELS}, "numbers that float32 can hold"),
         ({"x": broken(5, np.inf).astype(np.float16), "y": LABELS}, "array 'x', sample 5: holds inf"),
         ({"x": VECTORS * 0, "y": LABELS}, "every feature is constant"),
-        ({"x": np.zeros((N, 5, 6, 7)), "y": LABELS}, "which axis holds the channels cannot be told"),
+        ({"x": np.zeros((N, 5, 6, 7)), "y": LABELS}, "cannot tell which axis holds the channels"),
         ({"x": np.array([{}] * N), "y": LABELS}, "array 'x': holds Python objects"),
     ],
 )
@@ -152,7 +152,7 @@ def test_what_is_refused(arrays: dict[str, Any], message: str, tmp_path: Path) -
 def test_damaged_files(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     path.write_text("x,y\n1,2\n")
-    with pytest.raises(DataError, match=r"a\.npz cannot be read as \.npz \(it is no such file\); write it anew"):
+    with pytest.raises(DataError, match=r"a\.npz cannot be read as \.npz \(it is not one\); write it anew"):
         prepare_arrays(path)
     np.savez_compressed(path, x=VECTORS, y=LABELS)
     whole = path.read_bytes()

@@ -301,7 +301,7 @@ class TestAudit:
         audited = audit_data(str(path), asked, Keeping(tmp_path / "runs"), CPU, watch=heard.append)
         assert audited.check is None
         assert len(audited.found) == 300 + lonely
-        told = "Nothing is flagged in classes with fewer than 5 samples, whatever its score: alone."
+        told = "Nothing is flagged in classes with fewer than 5 samples, whatever their scores: alone."
         assert any(told in sentence for sentence in sentences(audited)) == lonely
         assert not lonely or not audited.found.issue[-1]
         assert not audited.whole.held_out

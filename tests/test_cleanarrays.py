@@ -82,8 +82,8 @@ def test_what_goes_with_the_samples_stays_with_them(tmp_path: Path) -> None:
     notes = load_whole(Source(str(path))).data.notes
     of_samples = "contest_id, ids, is_test, latest_visit, sex_valid, valid, value, weights"
     assert f"arrays with an entry per sample that were not used: {of_samples}" in notes
-    (apart,) = [note for note in notes if note.startswith("not taken for the samples' though they are as long")]
-    assert apart.partition("are): ")[2].startswith(
+    (apart,) = [note for note in notes if note.startswith("not taken as one entry per sample")]
+    assert apart.partition("whole): ")[2].startswith(
         "Xtest, eval, gram, ids_test_raw, testids, testing, testset, val_ids"
     )
     cleaned(path, tmp_path / "b.npz", 0, 4)

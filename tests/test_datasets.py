@@ -156,9 +156,9 @@ def test_no_argument_is_without_effect(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"test_share must be in \(0, 1\), got 1\.0"):
         Source("a.csv", test_share=1.0)
     np.savez(tmp_path / "a.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
-    with pytest.raises(ValueError, match=r"label is for tables .*a\.npz is none"):
+    with pytest.raises(ValueError, match=r"label is for tables .*a\.npz is not one"):
         load(Source(str(tmp_path / "a.npz"), label="y"))
-    with pytest.raises(ValueError, match=r"without is for tables .*a\.npz is none"):
+    with pytest.raises(ValueError, match=r"without is for tables .*a\.npz is not one"):
         load(Source(str(tmp_path / "a.npz"), without="y"))
 
 
@@ -204,7 +204,7 @@ def test_a_known_name_beside_a_folder_of_that_name(tmp_path: Path, monkeypatch: 
     assert not load(Source("digits")).notes
     (tmp_path / "digits").mkdir()
     assert load(Source("digits")).notes == (
-        "this is the known data set digits; what is called so in this folder is ./digits",
+        "this is the known data set digits; for the file or folder of that name write ./digits",
     )
     assert load(Source("digits")).digest == builtin.digits().digest
 

@@ -211,7 +211,7 @@ def test_the_second_address_is_tried_and_every_failure_is_told(tmp_path: Path) -
         bad = (lost.url, wrong.url, short.url, "http://127.0.0.1:9/")
         assert_refused(
             *(at(spec, name, raw, *bad), tmp_path / "root", None),
-            *("official download: 127.0.0.1:", ": 404 Not Found; ", "has not the official size and MD5 sum"),
+            *("official download: 127.0.0.1:", ": 404 Not Found; ", "does not have the official size and MD5 sum"),
             *(f"sends 99 bytes, but the official {name} has {len(raw)}", "Connection refused"),
             *("npm: it is not installed", "root --from DIR"),
         )

@@ -251,7 +251,7 @@ def test_a_mangled_archive_is_read_right_or_refused(tmp_path: Path, data: st.Dat
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     spec, contents = tiny_idx()
     (tmp_path / "root").write_text("a file where the folder should be")
-    with pytest.raises(DataError, match=r"root: File exists; mend this, then run: rmd data fetch mnist --root .*root$"):
+    with pytest.raises(DataError, match=r"root: File exists; fix this, then run: rmd data fetch mnist --root .*root$"):
         fetch("mnist", tmp_path / "root", folder(tmp_path / "copy", contents), known={"mnist": spec})
 
 

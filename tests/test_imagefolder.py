@@ -95,7 +95,7 @@ def test_what_is_cut_off_and_what_is_all_alike_is_told(folder: Path) -> None:
     for i in range(3):
         save(folder / "cat" / f"wide{i}.png", size=(33, 16))
     save(folder / "dog" / "less.png", size=(32, 16))
-    told = "images resized to 16×16, RGB; of 3 of them less than half is seen, the square in the middle"
+    told = "images resized to 16×16, RGB; of 3 of them training sees less than half, the square in the middle"
     assert prepare_folder(folder).data.notes[-1] == told
     for name in ("a", "b", "c"):
         save(folder.parent / "alike" / name / "1.png")
@@ -280,7 +280,7 @@ def test_folders_that_are_no_classes(folder: Path, monkeypatch: pytest.MonkeyPat
         prepare_folder(folder / "cat")
     (folder.parent / "all" / "test").mkdir(parents=True)
     shutil.copytree(folder, folder.parent / "all" / "train")
-    with pytest.raises(DataError, match=r"test has no sub-folders; .*, or name .*train alone$"):
+    with pytest.raises(DataError, match=r"test has no sub-folders; .*, or give .*train alone as data$"):
         prepare_folder(folder.parent / "all")
     with pytest.raises(DataError, match=r"gone cannot be read: No such file or directory"):
         prepare_folder(folder / "gone")

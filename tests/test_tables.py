@@ -182,7 +182,8 @@ def test_odd_cells_and_row_numbers_are_told() -> None:
     values[2] = "unknown"
     table = prepared({"id": range(5, 5 + n), "a": values, "y": [0, 1] * (n // 2)})
     assert "left out, row numbers: id" in table.data.notes
-    assert any("column 'a', line 4: 'unknown' is no number, taken as missing (1 such)" in n for n in table.data.notes)
+    told = "column 'a', line 4: 'unknown' is not a number, taken as missing (1 such)"
+    assert any(told in note for note in table.data.notes)
 
 
 def test_forms_of_text_tables(tmp_path: Path) -> None:
@@ -258,7 +259,7 @@ def test_labels_written_in_several_ways_are_told() -> None:
     columns: Columns = {"a": [i * i % 7 for i in range(12)], "label": ["01", "1", "cafe\u0301", "caf\u00e9"] * 3}
     data = prepared(columns).data
     assert data.class_names == ("1", "caf\u00e9")
-    note = "labels that are written in several ways, and one class: '01' and '1', 'cafe\u0301' and 'caf\u00e9'"
+    note = "labels that are written in several ways, taken as one class: '01' and '1', 'cafe\u0301' and 'caf\u00e9'"
     assert note in data.notes
 
 

@@ -84,7 +84,7 @@ def test_what_is_told_of_a_table_is_told_once(tmp_path: Path) -> None:
     for seed in range(4):  # whichever rows the test set repeats
         notes = whole_of(tmp_path / "a.csv", split_seed=seed).data.notes
         assert "missing numbers replaced by the median: a (2)" in notes
-        assert sum("'odd' is no number" in note for note in notes) == 1
+        assert sum("'odd' is not a number" in note for note in notes) == 1
 
 
 def test_cells_are_as_in_the_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Audits of labels: the page on which a person looks at the suspicious ones, and the decisions that come of it."""
+"""Audits of labels: find the suspicious ones, let a person decide on them on a page, and clean the data."""
 
 from mirrordescent.lab.audit.decisions import Decision, read_decisions
 from mirrordescent.lab.audit.page import Findings, Histogram, Shown, write_audit_page

@@ -1,4 +1,4 @@
-"""An audit from end to end: the data, a run on all of them, and what it found about each label."""
+"""An audit from end to end: load the data, train on all of them, judge every label, check that by a second network."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from mirrordescent.lab.sweep import Work
 from mirrordescent.suspicion import share_wrong
 
 EVALUATIONS = 10  # along a run
-TRIES = 3  # step sizes
-SHARE = 0.2  # that is set aside where something must be judged by samples that were not trained on
+TRIES = 3  # step sizes, before training counts as diverged for good
+SHARE = 0.2  # of the samples, set aside where a network must be judged by samples that it was not trained on
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What to audit, and how. What is not given is chosen from the data."""
+    """How to audit. What is not given is chosen from the data."""
 
     label: str | None = None
-    """the label's column, for a table"""
+    """column of the labels, for a table"""
     without: str | None = None
-    """columns of a table that are no inputs, separated by commas, such as the label under another name"""
+    """columns of a table not to train on, separated by commas, such as the label under another name"""
     test: str | None = None
     """path of a test set, which is not audited"""
     model: Literal["auto", "linear", "mlp", "cnn", "deep-cnn", "resnet18"] = "auto"
-    """the network; auto is what suits the data"""
+    """the network; auto picks one that suits the data"""
     lam: float | None = None
     """λ of RMD"""
     lr: float | None = None
@@ -52,17 +52,17 @@ class Asked:
     batch_size: int | None = None
     """samples per step"""
     corruption: float = 0.0
-    """corrupt labels on purpose with this probability, in order to see how many are found"""
+    """probability with which to corrupt labels on purpose, to see how many of these are found"""
     noise: Literal["uniform", "symmetric", "pair", "instance"] = "uniform"
-    """how, as in rmd train"""
+    """how to corrupt them, as in rmd train"""
     seed: int = 0
-    """of the start, the order and the corruption"""
+    """random seed of the initial weights, the order of samples and the corruption"""
     no_check: bool = False
-    """do not train a second time, on four fifths of the samples, to see how far the estimate can be trusted"""
+    """leave out the check: a second network, trained on four fifths of the samples, that judges the other labels"""
 
     @property
     def as_given(self) -> Asked:
-        """The same for labels that have been corrupted already."""
+        """The settings for labels that have been corrupted already."""
         return dataclasses.replace(self, corruption=0.0, noise="uniform")
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Judged:
-    """What was found about labels, by which run. check: None if there was none; `unchecked` says why if asked for."""
+    """What a run found about labels. check: None if there was none; if one was asked for, `unchecked` says why."""
 
     record: Record
     found: md.Audit
@@ -85,14 +85,14 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Audited(Judged):
-    """The same with the data that the labels are of. changed: which were corrupted on purpose, if any were."""
+    """What an audit found, with its data. changed: which labels were corrupted on purpose; None if none were."""
 
     whole: Whole
     changed: Tensor | None
 
 
 def audit_data(data: str, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None) -> Audited:
-    """Train on every label of the data and audit them; the same call again goes on, or only reads what is there.
+    """Train on every label of the data and audit them; called again, it resumes, or only reads what is there.
 
     Raises DataError for data without classes, RunError where training diverges.
     """
@@ -100,7 +100,7 @@ def audit_data(data: str, asked: Asked, keeping: Keeping, place: Place, *, watch
 
 
 def audit_whole(whole: Whole, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None) -> Audited:
-    """The same for data that are loaded already."""
+    """As `audit_data`, for data that are loaded already."""
     keeping = _apart(keeping, whole)
     run = run_for(whole.data, whole.source.data, asked)
     hear = _honest(watch, held_out=whole.held_out)
@@ -111,7 +111,7 @@ def audit_whole(whole: Whole, asked: Asked, keeping: Keeping, place: Place, *, w
 
 
 def works_of(whole: Whole, asked: Asked, keeping: Keeping) -> list[Work]:
-    """What such an audit trains first, so that those of several audits can be trained side by side before them."""
+    """The runs with which an audit begins, so that those of several audits can be trained side by side beforehand."""
     return _works(run_for(whole.data, whole.source.data, asked), whole.data, asked, _apart(keeping, whole))
 
 
@@ -121,12 +121,12 @@ def _works(run: Run, data: Data, asked: Asked, keeping: Keeping) -> list[Work]:
 
 
 def _apart(keeping: Keeping, whole: Whole) -> Keeping:
-    """Where the audits of these data are: other labels in the same file are other data, and so another audit."""
+    """Keep the audit in a folder of these data, by their digest: other labels in the same file are another audit."""
     return dataclasses.replace(keeping, root=keeping.root / AUDITS / whole.data.digest[:8])
 
 
 def whole_of(data: str, asked: Asked, keeping: Keeping) -> Whole:
-    """The data to audit."""
+    """Load the data to audit."""
     return load_whole(Source(data, asked.label, asked.test, without=asked.without), keeping.data_root)
 
 
@@ -135,9 +135,9 @@ def audit_labels(
 ) -> Judged:
     """Train a run on the data and another to check it, on a GPU side by side, and audit the labels.
 
-    Where training diverges it begins again with a smaller step, unless the step was asked for; raises RunError if that
-    does not help. Where a class is given up it begins again with a longer memory. The share of wrong labels is what the
-    run says, moved half the way to what the check says.
+    If training diverges, it starts over with a smaller step, unless the user gave a step size; raises RunError if that
+    does not help. If the network gives up a class, training starts over with a longer memory. The share of wrong labels
+    is what the run says, moved half the way to what the check says.
     """
     if place.resolved.type == "cuda":
         all_trained(_works(run, data, asked, keeping), keeping, place, watch=watch)
@@ -152,7 +152,7 @@ def audit_labels(
         if other.reason == "diverged":
             return Judged(record, found, unchecked="the second network's training diverged")
         check = _check(other, work.data, found, others, place)
-        # by chance alone it may have given classes up, and then that is what there is to say
+        # a network no better than chance may give up classes by chance; a longer memory would not help
         if check.in_vain or set(audit_alone(other, data.class_names).unlearnt) <= set(found.unlearnt):
             check.keep(record.folder)
             return Judged(record, check.judged(found), check)
@@ -162,7 +162,7 @@ def audit_labels(
 def _learnt(
     run: Run, data: Data, asked: Asked, keeping: Keeping, place: Place, watch: Watch | None
 ) -> tuple[Record, md.Audit]:
-    """The run with which the fewest classes are given up, and its audit: the first with none, if there is one."""
+    """The run that gives up the fewest classes, and its audit; longer memories are tried until none is given up."""
     tried: list[tuple[Record, md.Audit]] = []
     for memory in _longer(run.memory):
         try:
@@ -171,7 +171,7 @@ def _learnt(
             if not tried:
                 raise
             break
-        run = record.run  # with the step that it took
+        run = record.run  # with the step size that did not diverge
         tried.append((record, audit_alone(record, data.class_names)))
         if not tried[-1][1].unlearnt:
             break
@@ -179,12 +179,12 @@ def _learnt(
 
 
 def _longer(memory: float) -> list[float]:
-    """The same, and those to try where it is too short."""
+    """The memory given, and the longer ones to try if it is too short."""
     return [memory, *(longer for longer in MEMORIES if longer > memory)]
 
 
 def _not_diverged(run: Run, data: Data, asked: Asked, keeping: Keeping, place: Place, watch: Watch | None) -> Record:
-    """The run's record, with a smaller step if need be and nobody asked for the one it has."""
+    """The run's record; if it diverges, it is trained again with smaller steps, unless the user gave a step size."""
     for _ in range(TRIES if asked.lr is None else 1):
         record = all_trained([Work(run, data, keeping.root)], keeping, place, watch=watch)[0]
         if record.reason != "diverged":
@@ -197,7 +197,7 @@ def _not_diverged(run: Run, data: Data, asked: Asked, keeping: Keeping, place: P
 
 
 def _second(run: Run, data: Data, keeping: Keeping) -> tuple[Work, Tensor] | tuple[None, None]:
-    """The same training on four fifths of the samples, judged by the given labels of the others; and which those."""
+    """The same training on four fifths of the samples, tested on the given labels of the others, and which they are."""
     given = given_labels(run, data).labels
     try:
         rows, others = split_apart(given, data.inputs, SHARE, 0, data.name)
@@ -209,12 +209,13 @@ def _second(run: Run, data: Data, keeping: Keeping) -> tuple[Work, Tensor] | tup
 
 
 def _check(second: Record, part: Data, found: md.Audit, others: Tensor, place: Place) -> Check:
-    """What the second network says about labels that it has not seen, and the first one about the same.
+    """What the second network says about labels that it has not seen, and what the first one says about the same.
 
-    Whether it has learnt anything, all of them tell; how many are wrong, those of classes that were learnt.
+    All of these labels tell whether it has learnt anything; how many are wrong is judged without those of classes that
+    the first network gave up.
     """
     probabilities, given = outputs_of(second, part, place).double().softmax(1).cpu(), part.test_targets
-    most = beyond_chance(given, given)  # of a few labels even agreement with all may be chance
+    most = beyond_chance(given, given)  # with few labels, full agreement may be chance, too
     beyond = None if most is None or most < LEARNT else beyond_chance(probabilities.argmax(1), given)
     learnt = ~torch.isin(given, torch.tensor(found.unlearnt, dtype=given.dtype))
     probabilities, given = probabilities[learnt], given[learnt]
@@ -224,7 +225,7 @@ def _check(second: Record, part: Data, found: md.Audit, others: Tensor, place: P
 
 
 def outputs_of(record: Record, data: Data, place: Place) -> Tensor:
-    """What a trained network says about the test samples, (samples, classes)."""
+    """A trained network's outputs for the test samples, (samples, classes)."""
     state = load_checkpoint(record.folder)
     if state is None:
         raise RunError(f"{record.folder} has no checkpoint; remove the folder and train again")
@@ -237,7 +238,7 @@ def outputs_of(record: Record, data: Data, place: Place) -> Tensor:
 def run_for(held: Data, data: str, asked: Asked) -> Run:
     """The run that audits the data `held`, which came from `data`."""
     if held.classes is None:
-        raise DataError(f"{held.name} has no classes, and an audit is of classes")
+        raise DataError(f"{held.name} has no classes, but an audit needs them")
     same = {name: getattr(asked, name) for name in ("label", "without", "test", "model", "seed")}
     base = Run(data=data, **same)
     base = settled(base, held)
@@ -249,7 +250,7 @@ def run_for(held: Data, data: str, asked: Asked) -> Run:
 
 
 def part_of(data: Data, rows: Tensor, labels: Tensor) -> Data:
-    """Some of the training samples, with labels of all of them."""
+    """The data with only these rows as training samples; labels: new ones for all rows of `data`."""
     return dataclasses.replace(data, inputs=data.inputs[rows], targets=labels[rows])
 
 
@@ -259,7 +260,7 @@ def judged_by(data: Data, inputs: Tensor, labels: Tensor) -> Data:
 
 
 def _honest(watch: Watch | None, *, held_out: bool) -> Watch | None:
-    """Says nothing of accuracy on a test set that was trained on."""
+    """The watch without evaluations, unless there is a separate test set: accuracy on trained samples says nothing."""
     if watch is None or held_out:
         return watch
 

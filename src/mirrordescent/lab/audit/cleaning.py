@@ -1,4 +1,4 @@
-"""The labels without those that are probably wrong, and what training on them is worth."""
+"""A clean-up: drop or relabel samples whose labels are probably wrong, and see what training on the rest is worth."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ class Cleaning:
     """What to do with suspicious labels."""
 
     decisions: Path | None = None
-    """a CSV file of decisions, as audit.html exports it; they alone decide, and what is not in it stays"""
+    """a CSV file of decisions, as audit.html exports it; only these are carried out, all other samples stay"""
     relabel: bool = False
     """give a flagged sample the suggested label where that is probable enough, instead of leaving it out"""
     confidence: float = 0.9
     """how probable the suggested label must be, for --relabel"""
     rounds: int = 1
-    """audit what is left again, so many times in all"""
+    """how many audits in all; each one after the first audits what is left"""
     recipe: Literal["sgd", "rmd"] = "sgd"
     """train again by SGD (Nesterov, weight decay, cosine), or by RMD as for the audit"""
     retrain_epochs: int | None = None
     """passes over the data when training again"""
     mixup: float | None = None
-    """of --recipe sgd, as in rmd train; 0.4 unless given, 0 is none"""
+    """mixup of --recipe sgd, as in rmd train; 0.4 unless given, 0 is none"""
     no_compare: bool = False
-    """do not train again on all labels and on the cleaned ones"""
+    """do not compare training on all labels with training on the cleaned ones"""
 
     def __post_init__(self) -> None:
         if not 0 <= self.confidence <= 1:
@@ -81,7 +81,7 @@ class Cleaning:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which samples stay, and with which labels. spared: classes that stay because nothing would be left of them."""
+    """Which samples stay, and with which labels. spared: classes left as they are, as nothing would remain of them."""
 
     keep: Tensor  # (n,), bool
     labels: Tensor  # (n,)
@@ -89,12 +89,12 @@ class Choice:
 
 
 def labels_of(whole: Whole, asked: Asked) -> Tensor:
-    """The labels that are audited: the data's, or what they are corrupted to on purpose."""
+    """The labels that are audited: the data's, or those after corruption on purpose."""
     return given_labels(run_for(whole.data, whole.source.data, asked), whole.data).labels
 
 
 def person(whole: Whole, cleaning: Cleaning, given: Tensor) -> Choice | None:
-    """What the person decided, if that is what counts. Raises DataError for a file that does not fit the data."""
+    """The choice by a file of decisions, if there is one. Raises DataError for a file that does not fit the data."""
     if cleaning.decisions is None:
         return None
     names = whole.class_names
@@ -105,7 +105,7 @@ def person(whole: Whole, cleaning: Cleaning, given: Tensor) -> Choice | None:
 def clean(
     audited: Audited, asked: Asked, cleaning: Cleaning, keeping: Keeping, place: Place, *, watch: Watch | None = None
 ) -> Choice:
-    """What stays of the audited labels. Raises DataError for an audit that has found nothing to go by."""
+    """The choice by the audit. Raises DataError for an audit that has found nothing to go by."""
     if audited.check is not None and audited.check.in_vain:
         raise DataError(
             f"{audited.whole.data.name}: a network tells the classes apart no better than chance, so nothing can be "
@@ -115,7 +115,7 @@ def clean(
 
 
 def changes(choice: Choice, given: Tensor, whole: Whole) -> str:
-    """What is left out and what is relabelled, as a file of decisions."""
+    """What is left out and what is relabelled, as the text of a file of decisions."""
     names, labels = whole.class_names, choice.labels.tolist()
     changed = (~choice.keep | (choice.labels != given)).nonzero()[:, 0].tolist()
     decisions = [
@@ -125,7 +125,7 @@ def changes(choice: Choice, given: Tensor, whole: Whole) -> str:
 
 
 def changes_path(copy: Path) -> Path:
-    """Where that file goes, beside the copy."""
+    """Where the file of `changes` goes, beside the copy."""
     return copy.with_name(f"{copy.name}.changes.csv")
 
 
@@ -139,7 +139,7 @@ def in_rounds(
     place: Place,
     watch: Watch | None,
 ) -> Choice:
-    """What the audit `found` leaves of the data, and what further audits leave of that."""
+    """The choice by the audit `found`, and then by further audits of what is left."""
     choice = by_audit(found, cleaning)
     for _ in range(cleaning.rounds - 1):
         rows = choice.keep.nonzero()[:, 0]
@@ -152,7 +152,7 @@ def in_rounds(
 
 
 def _sparing(choice: Choice, given: Tensor) -> Choice:
-    """The same, but classes of which nothing would be left stay as they are: that is for a person to decide."""
+    """The choice, but a class of which nothing would be left stays as it is: to drop it is for a person to decide."""
     classes = given.unique()
     spared = classes[~torch.isin(classes, choice.labels[choice.keep])]
     here = torch.isin(given, spared)
@@ -162,13 +162,13 @@ def _sparing(choice: Choice, given: Tensor) -> Choice:
 def _again(
     audited: Audited, name: str, part: Data, asked: Asked, keeping: Keeping, place: Place, watch: Watch | None
 ) -> md.Audit:
-    """The audit of some of the data, with their labels as they are."""
+    """Another audit of some of the data, with their labels as they are."""
     run = run_for(part, audited.record.run.data, asked.as_given)
     return audit_labels(run, part, asked.as_given, _beside(audited, name, part, keeping), place, watch=watch).found
 
 
 def _beside(audited: Audited, name: str, data: Data, keeping: Keeping) -> Keeping:
-    """A folder in the audit's own for runs on some of its data; other data, another folder."""
+    """Keep runs on some of an audit's data in a folder inside its own, named by their digest."""
     return dataclasses.replace(keeping, root=audited.record.folder / f"{name}-{data.digest[:8]}")
 
 
@@ -181,7 +181,7 @@ def by_audit(found: md.Audit, cleaning: Cleaning) -> Choice:
 
 
 def decided(given: Tensor, decisions: Sequence[Decision], class_names: Sequence[str]) -> Choice:
-    """What a person decided; everything else stays as it is."""
+    """The choice by a person's decisions; samples without one stay as they are."""
     keep, labels = torch.ones(len(given), dtype=torch.bool), given.clone()
     for decision in decisions:
         if decision.action == "drop":
@@ -192,7 +192,7 @@ def decided(given: Tensor, decisions: Sequence[Decision], class_names: Sequence[
 
 
 def copy_path(whole: Whole, out: Path | None) -> Path:
-    """Where the cleaned copy goes. Raises DataError where it cannot go there."""
+    """Where the cleaned copy goes. Raises DataError if it must not go there."""
     if out is None:
         name = Path(whole.data.name)
         ending = ".npz" if whole.kind == "known" else "" if whole.kind == "folder" else name.suffix
@@ -205,7 +205,7 @@ def copy_path(whole: Whole, out: Path | None) -> Path:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Training again on some labels. samples: how many they are."""
+    """One training of the comparison. samples: how many it was trained on."""
 
     name: str
     samples: int
@@ -224,8 +224,8 @@ def compared(
 ) -> list[Outcome]:
     """Train by the same recipe on all labels, on the cleaned ones, and, where they are known, on the right ones.
 
-    Without a test set a fifth of the samples is set aside for all of them, to be judged by its given labels. What the
-    audit knows of that fifth must not choose what is trained on: the other samples are audited again by themselves.
+    Without a test set, a fifth of the samples is set aside to test them all on, by its given labels. The audit has seen
+    that fifth, and must not choose the training samples by it: the other samples are audited again by themselves.
     """
     data, given = audited.whole.data, audited.found.given
     rows = torch.arange(len(given))

@@ -1,4 +1,4 @@
-"""Decisions on samples as a CSV file: what the audit's page exports is read, what a clean-up did is written."""
+"""Decisions on samples as a CSV file: reads what an audit's page exports, and writes what a clean-up did."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTIONS: tuple[Action, ...] = get_args(Action)
 COLUMNS = ("index", "name", "given_label", "action", "label")
 FINGERPRINT = "fingerprint"  # a column that only tables have
 SURROGATES = re.compile("[\ud800-\udfff]")
-FORMULA = re.compile("['=+\\-@＝＋－＠\t\r\n]")  # with which a spreadsheet begins one, and our way out of it
+FORMULA = re.compile("['=+\\-@＝＋－＠\t\r\n]")  # how a spreadsheet's formulas begin, and our guard against them
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ def read_decisions(
     """The decisions in a CSV file with the columns index, name, given_label, action and label, in the file's order.
 
     count: how many samples there are. names, given, fingerprints: the samples' names, given classes and fingerprints,
-    if the file is to be checked against them (against the last where it has a column for them). A file that a
-    spreadsheet saved again reads the same: separated by semicolons or tabs, with other line ends, cells left out at the
-    end of a line, zeros taken off numbers. Lines with neither action nor label decide nothing. Raises DataError, which
-    names the line, for anything else.
+    if the file is to be checked against them (fingerprints only if it has a column for them). A file that a spreadsheet
+    saved again reads the same: separated by semicolons or tabs, with other line ends, cells left out at the end of a
+    line, zeros taken off numbers. Lines with neither action nor label decide nothing. Raises DataError, which names the
+    line, for anything else.
     """
     if names is not None and len(names) != count:
         raise ValueError(f"names must have one entry per sample, {count:,}, got {len(names):,}")
@@ -90,7 +90,7 @@ def decisions_csv(
     given: Sequence[int],
     fingerprints: Sequence[str] = (),
 ) -> str:
-    """The same as text of a CSV file, which `read_decisions` reads."""
+    """Decisions as the text of a CSV file that `read_decisions` reads."""
     lines = io.StringIO()
     writer = csv.writer(lines)
     writer.writerow([*COLUMNS, FINGERPRINT] if fingerprints else COLUMNS)
@@ -129,7 +129,7 @@ def _index(text: str, count: int) -> int:
 
 
 class _Alike:
-    """The classes by their names, and by what is left of the names when a spreadsheet has saved them."""
+    """Finds classes by their names, or by what a spreadsheet leaves of these when it saves them."""
 
     def __init__(self, class_names: Sequence[str]) -> None:
         self.names = class_names
@@ -158,7 +158,7 @@ def _bared(text: str) -> str:
 
 
 def _survives(text: str) -> str:
-    r"""What is left of a text that went through UTF-8 and a spreadsheet: compare two texts by it.
+    r"""What survives of a text that goes through UTF-8 and a spreadsheet; by this, two texts are compared.
 
     >>> _survives("a \r\nB") == _survives("a\nb"), _survives("007") == _survives("7")
     (True, True)

@@ -1,6 +1,7 @@
 "use strict";
-// The list of an audit's page: filter, sort, decide, export. A sample is known by its index in the data, a class by
-// its number. Texts come from the data and are never trusted: they enter the page as textContent or as properties only.
+// The list of samples on an audit's page: filter, sort, decide, export. A sample is known by its index in the data, a
+// class by its number. Texts come from the data and are never trusted: they enter the page only as textContent or as
+// properties.
 
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
@@ -8,23 +9,23 @@ const flagged = new Set(data.flagged);
 const shown = new Map(data.shown.map(([index, picture, cells]) => [index, { picture, cells }]));
 
 const ACTIONS = ["keep", "drop", "relabel"];
-const SIZES = { cards: 48, rows: 100 }; // of a page; few enough to be drawn at once
+const SIZES = { cards: 48, rows: 100 }; // samples per page; few enough to be drawn at once
 const PICTURE = 160; // pixels, as in page.css
 const STORED = `mirrordescent-audit-${document.body.dataset.key}`;
 
 const decisions = new Map(); // index → { action, label }; label: the new class, for relabel, else null
 const past = []; // for undo: lists of [index, the decision before]
-let list = []; // what fits the filters, in order. It stays until they change: no card vanishes under one's hands.
+let list = []; // what matches the filters, in order. It stays until they change: no card vanishes when it is decided on.
 let page = 0;
-let at = -1; // the place in `list` that has the focus, or had it last
+let at = -1; // the place in `list` that has the focus, or had it last; -1 if none had
 let stored = true; // whether the browser keeps the decisions
-let exported = true; // whether all of them are in a file
+let exported = true; // whether all of them are in an exported file
 
 // Texts
 
 const UNSEEN = /(?![\u200c\u200d])[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
 
-// As in page.py: what cannot be seen, or turns what follows around, becomes an escape.
+// As in page.py: a character that is invisible, or reverses what follows, becomes an escape.
 function visible(text) {
   return text.replace(UNSEEN, (c) => `\\u{${c.codePointAt(0).toString(16)}}`) || "(empty)";
 }
@@ -36,7 +37,7 @@ const number = (count) => count.toLocaleString("en");
 
 // Elements
 
-// Properties that the element has are set as such, others as attributes.
+// `properties` that the element knows are set as properties, others as attributes.
 function element(tag, properties = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -47,7 +48,7 @@ function element(tag, properties = {}, ...children) {
   return node;
 }
 
-// Text of the data's, kept from turning its surroundings around.
+// Text from the data, isolated so that its writing direction does not affect what is around it.
 const isolated = (text) => element("bdi", { textContent: text });
 
 const option = (value, text) => element("option", { value, textContent: text, dir: "auto" });
@@ -84,7 +85,7 @@ function fits() {
     (text === "" || holds(index, text));
 }
 
-// In its name, or in its row where the page has it.
+// Whether the text is in a sample's name, or in its row if the page has that.
 function holds(index, text) {
   const values = (shown.get(index)?.cells ?? []).map(([, value]) => value);
   return [data.names[index], ...values].some((value) => value.toLowerCase().includes(text));
@@ -104,7 +105,7 @@ function filter() {
 const holder = () => (view() === "cards" ? $("cards") : $("rows").querySelector("tbody"));
 const pages = () => Math.max(1, Math.ceil(list.length / SIZES[view()]));
 
-// The page's samples on the screen, each a node with its place in `list` and its index.
+// The elements of the samples on this page; each one's dataset has its place in `list` and its index.
 const nodes = () => [...holder().children];
 
 function draw() {
@@ -164,7 +165,7 @@ function card(index) {
   return node;
 }
 
-// A picture in its own pixels, each enlarged to a whole number of the screen's.
+// A small picture is enlarged by a whole number, so that its pixels stay sharp.
 function pictured(picture, index) {
   const image = element("img", { src: picture, alt: `Picture of ${nameOf(index)}` });
   image.addEventListener("load", () => {
@@ -207,12 +208,12 @@ function controls(index) {
     group.append(button);
   }
   const select = element("select", { "aria-label": `New class of ${nameOf(index)}` });
-  // A thousand classes on every card would make the page slow: they come when a person reaches for them.
+  // A thousand classes on every card would make the page slow: they are filled in when a person reaches for them.
   for (const reach of ["focus", "pointerdown"]) select.addEventListener(reach, () => fillClasses(select, index));
   select.addEventListener("change", () => {
     if (select.value !== "") decide([[index, { action: "relabel", label: Number(select.value) }]]);
   });
-  // The new class stands beside the button that gives it.
+  // The list of classes stands beside the relabel button, the last one.
   group.append(element("span", { className: "relabel" }, group.lastChild, select));
   return group;
 }
@@ -226,7 +227,7 @@ function fillClasses(select, index) {
   select.value = value;
 }
 
-// What relabel would make of a sample; null where the model has nothing else to suggest.
+// The class that relabel would give a sample; null if none was chosen and the model agrees with the given one.
 function newLabel(index) {
   const suggested = data.suggested[index];
   return decisions.get(index)?.label ?? (suggested === data.given[index] ? null : suggested);
@@ -241,7 +242,7 @@ function refresh(node, index) {
   const label = newLabel(index);
   const select = node.querySelector("select");
   const choice = label === null ? option("", "choose …") : option(label, className(label));
-  if (select.options.length < 2) select.replaceChildren(choice); // else it has them all
+  if (select.options.length < 2) select.replaceChildren(choice); // else it has all classes already
   select.value = choice.value;
 }
 
@@ -258,7 +259,7 @@ function count() {
 
 // Deciding
 
-// changes: [index, decision or undefined] each.
+// changes: pairs of an index and a decision, undefined to clear it.
 function decide(changes) {
   past.push(changes.map(([index]) => [index, decisions.get(index)]));
   apply(changes);
@@ -277,7 +278,7 @@ function apply(changes) {
 
 const undo = () => past.length && apply(past.pop());
 
-// The same choice again takes it back.
+// Choosing the same action again clears it.
 function choose(index, action) {
   if (decisions.get(index)?.action === action) return decide([[index, undefined]]);
   const label = action === "relabel" ? newLabel(index) : null;
@@ -292,7 +293,7 @@ const BULK = {
   clear: ["Clear", (many) => `Clear the decisions on ${many}?`],
 };
 
-// On all that fits the filters, on every page of it; decisions made before stay as they are.
+// Decide on all samples that match the filters, on every page; decisions made before stay as they are.
 async function decideAll(action) {
   const open = list.filter((index) => decisions.has(index) === (action === "clear"));
   const chosen = action === "relabel" ? open.filter((index) => newLabel(index) !== null) : open;
@@ -306,7 +307,7 @@ async function decideAll(action) {
   return decide(chosen.map((index) => [index, action === "clear" ? undefined : decision(index)]));
 }
 
-// Whether the person says yes; without a word for yes, there is nothing but to take notice.
+// Whether the person says yes; without a word for yes, the dialog only informs.
 function ask(question, yes = "") {
   const dialog = $("confirm");
   $("question").textContent = question;
@@ -322,7 +323,7 @@ function ask(question, yes = "") {
 
 // Keeping
 
-// A browser may refuse to store anything for a file, or have no room.
+// A browser may refuse to store anything for a page opened from a file, or have no room left.
 function save() {
   try {
     const held = [...decisions].map(([index, { action, label }]) => [index, action, label]);
@@ -346,13 +347,13 @@ function restore() {
 
 // Exporting
 
-// A spreadsheet takes what begins like this for a formula; an apostrophe makes text of it. Whoever reads the file
-// takes one apostrophe off, hence it also goes before an apostrophe.
+// A spreadsheet takes a cell that begins like this for a formula; an apostrophe before it makes it text. decisions.py
+// takes one apostrophe off again, so one also goes before an apostrophe.
 const guarded = (text) => (/^['=+\-@＝＋－＠\t\r\n]/.test(text) ? `'${text}` : text);
 const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 
 function table() {
-  const known = data.fingerprints.length > 0; // of a table's rows, which others may come to stand before
+  const known = data.fingerprints.length > 0; // of a table, whose rows may be moved before the file is read
   const lines = [["index", "name", "given_label", "action", "label", ...(known ? ["fingerprint"] : [])]];
   for (const index of [...decisions.keys()].sort((a, b) => a - b)) {
     const { action, label } = decisions.get(index);
@@ -361,20 +362,20 @@ function table() {
     lines.push(known ? [...line, data.fingerprints[index]] : line);
   }
   const text = lines.map((cells) => cells.map((cell) => quoted(guarded(cell))).join(",") + "\r\n").join("");
-  // Spreadsheets know UTF-8 by this mark; a file without other letters does without.
+  // Spreadsheets recognise UTF-8 by this mark; a file that is ASCII does not need it.
   return /[^\x00-\x7f]/.test(text) ? `\ufeff${text}` : text;
 }
 
 function download() {
   const address = URL.createObjectURL(new Blob([table()], { type: "text/csv;charset=utf-8" }));
   element("a", { href: address, download: "decisions.csv" }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 60_000); // some browsers read it late
+  setTimeout(() => URL.revokeObjectURL(address), 60_000); // some browsers read it only after a while
   exported = true;
 }
 
 // Moving
 
-// The Tab key stops at one sample of the page; the arrows go on from there.
+// The Tab key stops at one sample of the page only; the arrows move on from there.
 function reachable(place) {
   for (const node of nodes()) node.tabIndex = Number(node.dataset.place) === place ? 0 : -1;
 }
@@ -391,7 +392,7 @@ function turn(to) {
   draw();
 }
 
-// How many stand side by side.
+// How many samples stand side by side.
 function across() {
   const all = nodes();
   const below = all.findIndex((node) => node.offsetTop > all[0].offsetTop);
@@ -409,9 +410,9 @@ function press(event) {
   const field = event.target.closest?.("select, [type=search]");
   if (key === "Escape" && (item || field)) go(at < 0 ? page * SIZES[view()] : at);
   else if (key === "/" && field?.type !== "search") $("text").focus();
-  else if (field) return; // it has a use for the key itself
+  else if (field) return; // the field uses the key itself
   else if (key === "u") undo();
-  // Where no sample has the focus, arrows scroll; so they do in a sample's own table.
+  // Without a sample in focus, arrows scroll; so they do inside a sample's own table.
   else if (step(key) && (key.length === 1 || (item && !event.target.closest(".cells")))) {
     go(item || at >= 0 ? at + step(key) : page * SIZES[view()]);
   } else if (key in KEYS && item) choose(Number(item.dataset.index), KEYS[key]);

@@ -23,7 +23,7 @@ from mirrordescent.lab.files import write_text
 from mirrordescent.lab.report.page import STYLE
 
 IMAGES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"RIFF": "webp"}  # by their first bytes
-JOINERS = "\u200c\u200d"  # unseen, but part of Persian words and of emoji
+JOINERS = "\u200c\u200d"  # invisible, but part of Persian words and of emoji
 WIDTH, HEIGHT = 520, 240  # of the histogram, with its axes
 LEFT, RIGHT, TOP, BOTTOM = 66, 10, 8, 46  # around the bars
 
@@ -33,7 +33,7 @@ class Shown:
     """What the page shows of one sample.
 
     index: its position in the audited data. name: "row 17", or a file's relative name. picture: an encoded image
-    (PNG, JPEG or WebP), for image data. cells: (column, value), for tables. No text need be trusted.
+    (PNG, JPEG or WebP), for image data. cells: (column, value), for tables. Any text is safe, even a hostile one.
     """
 
     index: int
@@ -44,9 +44,9 @@ class Shown:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Of the score: `edges` has one entry more than there are bins, the others one per bin.
+    """A histogram of the score: `edges` has one entry more than there are bins, the others one per bin.
 
-    right, wrong: the expected numbers of the fitted components of right and of wrong labels.
+    right, wrong: the expected numbers of right and of wrong labels.
     threshold: the score at which a label is as likely wrong as right, where there is a single one.
     """
 
@@ -67,13 +67,13 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything about the audited data; what is a sequence over samples has one entry per sample, in their order.
+    """Everything that the page says about the data; sequences over samples have one entry per sample, in their order.
 
     title: the data set's name. given, suggested: classes by number, the same where nothing else is suggested.
     confidence: of the suggestion. wrong: the probability that the given label is wrong. score: higher is more
-    suspicious. issue: flagged. names: of all samples. shown: the most suspicious ones, those first.
+    suspicious. issue: flagged or not. names: of all samples. shown: the most suspicious samples, the worst first.
     sentences: what was found, and how far to trust it. notes: what was done to the data. fingerprints: of all rows, if
-    it is a table. No text need be trusted.
+    it is a table. Any text is safe, even a hostile one.
     """
 
     title: str
@@ -111,11 +111,11 @@ class Findings:
 
 
 def write_audit_page(findings: Findings, path: Path) -> None:
-    """Write the page as one file that asks for nothing else; a browser shows it from any place."""
+    """Write the page as one file that loads nothing else, so that a browser can show it from anywhere."""
     style, script = STYLE + _asset("page.css"), _asset("page.js")
     data = json.dumps(_data(findings), separators=(",", ":"), allow_nan=False)
-    # The browser itself holds the page to asking for nothing and to running this script alone, whatever its texts
-    # contain; where it knows trusted types, no text can become HTML at all.
+    # The policy makes the browser load nothing and run this script alone, whatever the texts contain; in a browser with
+    # trusted types, no text can become HTML at all.
     policy = (
         f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -137,7 +137,7 @@ def write_audit_page(findings: Findings, path: Path) -> None:
 
 
 def visible(text: str) -> str:
-    r"""The text, with characters that are unseen, or turn what follows around, as escapes; page.js does the same.
+    r"""The text, with characters that are invisible or reverse what follows as escapes; page.js does the same.
 
     >>> print(visible("cat\u202egpj.exe\n"), visible(""))
     cat\u{202e}gpj.exe\u{a} (empty)
@@ -185,19 +185,19 @@ def _data(findings: Findings) -> dict[str, Any]:
 
 
 def _address(sample: Shown) -> str | None:
-    """The picture as an address that holds it."""
+    """The picture as a data URL."""
     if sample.picture is None:
         return None
     kind = next((kind for start, kind in IMAGES.items() if sample.picture.startswith(start)), None)
     if kind is None:
         raise ValueError(
-            f"the picture of {sample.name!r} must be PNG, JPEG or WebP, begins with {sample.picture[:8]!r}"
+            f"the picture of {sample.name!r} must be PNG, JPEG or WebP, but begins with {sample.picture[:8]!r}"
         )
     return f"data:image/{kind};base64,{base64.b64encode(sample.picture).decode('ascii')}"
 
 
 def _notes(notes: Sequence[str]) -> str:
-    """As a list, which a person reads before the suspects."""
+    """The notes as a list, open, so that a person reads it before the suspects."""
     if not notes:
         return ""
     items = "\n".join(f"<li>{_escaped(note)}</li>" for note in notes)
@@ -205,7 +205,7 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def _shares(findings: Findings) -> str:
-    """The rows of the table of wrong labels: all, then the classes as given, the worst first."""
+    """The rows of the table of wrong labels: one for all, then one per given class, the worst first."""
     classes = len(findings.class_names)
     count, wrong, flagged = [0] * classes, [0.0] * classes, [0] * classes
     for given, probability, issue in zip(findings.given, findings.wrong, findings.issue, strict=True):
@@ -227,7 +227,7 @@ def _share(name: str, count: int, wrong: float, flagged: int) -> str:
 def _histogram(histogram: Histogram) -> str:
     """The histogram as SVG: bars as counted, a line per component, the threshold.
 
-    The axis of counts is a square root, on which a few wrong labels beside many right ones can be seen.
+    Counts are on a square-root scale, on which a few wrong labels can be seen beside many right ones.
     """
     low, high = float(histogram.edges[0]), float(histogram.edges[-1])
     top = max(1.0, *map(float, (*histogram.counts, *histogram.right, *histogram.wrong)))
@@ -275,7 +275,7 @@ def _threshold(histogram: Histogram) -> str:
 
 
 def _described(histogram: Histogram) -> str:
-    """What the histogram shows, for who cannot see it."""
+    """What the histogram shows, for people who cannot see it."""
     centres = [(a + b) / 2 for a, b in zip(histogram.edges, histogram.edges[1:], strict=False)]
     texts = [f"Histogram of the score of {sum(histogram.counts):,} labels"]
     for kind, numbers in (("right", histogram.right), ("wrong", histogram.wrong)):
@@ -288,7 +288,7 @@ def _described(histogram: Histogram) -> str:
 
 
 def _count_ticks(top: float) -> list[int]:
-    """Round numbers up to `top`, about evenly spaced on the axis of square roots, and none on top of another.
+    """Round numbers up to `top`, about evenly spaced on the square-root scale, and not too close to each other.
 
     >>> _count_ticks(4312), _count_ticks(1), _count_ticks(1650)
     ([0, 200, 1000, 2000, 4000], [0, 1], [0, 100, 400, 1000])
@@ -303,7 +303,7 @@ def _count_ticks(top: float) -> list[int]:
 
 
 def _score_ticks(low: float, high: float) -> list[float]:
-    """Round numbers from `low` to `high`, six or so.
+    """About six round numbers from `low` to `high`.
 
     >>> _score_ticks(-0.3, 1.02)
     [-0.2, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0]

@@ -1,19 +1,20 @@
-"""How to train for an audit, from the data alone: no clean label is needed, and nothing is left to tune."""
+"""Chooses the settings of an audit's training from the size of the data and the network, without any clean label."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-STEPS = 2200  # that a small network needs in order to know what a class looks like
+STEPS = 2200  # steps that a small network needs in order to know what a class looks like
 FEWEST, MOST = 20, 200  # epochs
-FEWEST_OF = {"resnet18": 50}  # a deep network, which sees every sample in other crops, takes more
+FEWEST_OF = {"resnet18": 50}  # a deep network, which sees a sample in another crop each time, takes more
 RATES = {"linear": 0.3, "mlp": 0.3, "cnn": 0.03, "deep-cnn": 0.1, "resnet18": 0.1}  # step size of each network
-# Of the loss, how much it remembers: in few steps a rare class that is like a larger one is taken for that, and a short
-# memory makes the network stay with it. The next one is for where that has happened; it learns more labels by heart.
+# How much the loss remembers of a sample's predictions. Early on, a rare class that is like a larger one is taken for
+# it, and with a short memory the loss makes the network stay with that. If this happens, the next longer one is tried;
+# with that, the network learns more labels by heart.
 MEMORIES = (0.7, 0.9, 0.97)
-SMALLER = 3.0  # the factor by which it is less the next time, where training diverged
-BATCHES = {"resnet18": 128}  # samples per step; 32 else
-FEW = 8  # steps at least in an epoch of the deep CNN, and samples at least in one: with one step it gives up classes
+SMALLER = 3.0  # what to divide the step size by when training has diverged
+BATCHES = {"resnet18": 128}  # samples per step; 32 for the others
+FEW = 8  # least steps per epoch and least samples per step of the deep CNN: with one step it gives up classes
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ def chosen(
 ) -> Chosen:
     """The settings for n samples and a network; what is given stays.
 
-    As many epochs as give the network its steps, but each sample 20 visits (50 for ResNet-18), and at most 200. λ such
-    that z's time scale, λ/lr epochs, is the length of the run: a shorter one would hold every sample back before it is
-    known, a longer one none until it is over.
+    As many epochs as give the network its steps, but at least 20 (50 for ResNet-18) and at most 200. λ is such that z's
+    time scale, λ/lr epochs, is the length of the run: a shorter one would hold back every sample before anything is
+    known of it, a longer one would hold back none until the run is over.
 
     >>> chosen(20_000, "mlp")
     Chosen(lr=0.3, lam=6.0, epochs=20, batch_size=32)

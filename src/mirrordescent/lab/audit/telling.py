@@ -1,4 +1,4 @@
-"""An audit in words, numbers and pictures for a person: what the page and the terminal show."""
+"""Puts an audit into words, numbers and pictures: what the page and the terminal show, and the files written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mirrordescent.suspicion import RARE
 SHOWN = 1000  # samples with their picture or row on the page
 BINS = 60
 SMALL = 500  # samples, below which numbers are rough
-FAR = 0.1  # between the estimate and what a network contradicts that was not trained on the labels
+FAR = 0.1  # how far the share that the second network contradicts may exceed the estimate without a warning
 
 
 def findings(audited: Audited, shown: int = SHOWN) -> Findings:
@@ -57,7 +57,7 @@ def sentences(audited: Audited) -> tuple[str, ...]:
         _estimate(audited),
         *_second_opinion(found.noise, audited.check),
         *_doubts(audited),
-        "The estimate comes from what a network predicted for each sample while it was trained and kept from learning "
+        "The estimate comes from what a network predicted for each sample during a training that kept it from learning "
         "labels by heart. It is no proof: a rare, ambiguous or badly recorded sample looks like a wrong label. Look at "
         "some of the flagged ones before you trust the rest.",
         "Mistakes that most labels of a class share cannot be seen: the network learns them as the truth.",
@@ -65,7 +65,7 @@ def sentences(audited: Audited) -> tuple[str, ...]:
     members = torch.bincount(found.given, minlength=len(audited.whole.class_names)).tolist()
     if rare := [name for name, m in zip(audited.whole.class_names, members, strict=True) if 0 < m < RARE]:
         told.append(
-            f"Nothing is flagged in classes with fewer than {RARE} samples, whatever its score: {listed(rare)}."
+            f"Nothing is flagged in classes with fewer than {RARE} samples, whatever their scores: {listed(rare)}."
         )
     if audited.changed is not None:
         told.append(_on_purpose(found.score, found.issue, audited.changed))
@@ -73,15 +73,15 @@ def sentences(audited: Audited) -> tuple[str, ...]:
 
 
 def in_short(audited: Audited) -> tuple[str, ...]:
-    """The estimate, and what speaks against trusting it: what a clean-up by it has to tell."""
+    """The estimate, and the doubts about it: what the user of a clean-up has to know."""
     return *_in_vain(audited), _estimate(audited), *_doubts(audited)
 
 
 def _in_vain(audited: Audited) -> Iterator[str]:
     if audited.check is not None and audited.check.in_vain:
         yield (
-            "Do not go by this audit: its second network agrees with no more labels than by chance. It has found "
-            "nothing in these data by which to tell the classes apart, and what is flagged says nothing."
+            "Do not rely on this audit: its second network agrees with no more labels than by chance. It has found "
+            "nothing in these data by which to tell the classes apart, so what is flagged says nothing."
         )
 
 
@@ -99,8 +99,8 @@ def _doubts(audited: Audited) -> Iterator[str]:
     if unlearnt := [audited.whole.class_names[c] for c in audited.found.unlearnt]:
         yield (
             f"The network takes hardly any sample for {listed([repr(name) for name in unlearnt])}: it has not learnt "
-            "what they look like, or all of these are something else. Nothing is flagged there, and these labels are "
-            "taken to be wrong as often as the others."
+            "what such samples look like, or all labelled so are something else. Nothing is flagged there, and "
+            "these labels are assumed to be wrong as often as the others."
         )
     if audited.unchecked:
         yield f"There is no second opinion: {audited.unchecked}."
@@ -115,14 +115,14 @@ def _doubts(audited: Audited) -> Iterator[str]:
 
 
 def _second_opinion(noise: float, check: Check | None) -> Iterator[str]:
-    """What a network says that was not trained on the labels it judges: its mistakes come on top of wrong labels."""
+    """What the second network says about labels that it was not trained on; its own mistakes contradict some, too."""
     if check is not None:
         before, after = (f"{100 * share:.1f}" for share in (check.before, noise))
         moved = f"was moved by half of that difference, from {before} to {after} %"
         yield (
             f"Check: a second network, trained on four fifths of the samples, contradicts "
-            f"{100 * check.contradicted:.1f} % of the other labels, its own mistakes among them, and by how sure it "
-            f"was finds {100 * check.wrong:.1f} % of them wrong; the first network says {100 * check.first:.1f} %. The "
+            f"{100 * check.contradicted:.1f} % of the other labels, partly by its own mistakes. Judging by how sure it "
+            f"was, {100 * check.wrong:.1f} % of them are wrong; the first network says {100 * check.first:.1f} %. The "
             f"estimate {moved if before != after else f'stays {after} %'}."
         )
 
@@ -134,12 +134,12 @@ def _on_purpose(score: Tensor, issue: Tensor, changed: Tensor) -> str:
     ranked = "" if area is None else f" The score ranks them with an AUROC of {area:.4f}."
     return (
         f"{count:,} labels ({100 * count / len(changed):.1f} %) were corrupted on purpose: {hits:,} of them are among "
-        f"the {flagged:,} that are flagged.{ranked} Labels that were wrong before that count as right in this sentence."
+        f"the {flagged:,} that are flagged.{ranked} Labels that were wrong to begin with count as right here."
     )
 
 
 def histogram(score: Tensor, wrong: Tensor) -> Histogram:
-    """Of the score; what is expected to be right and wrong in each bin is the sum of the probabilities."""
+    """The histogram of the score; right and wrong labels in a bin are expected numbers, the sums of probabilities."""
     low, high = float(score.min()), float(score.max())
     edges = torch.linspace(low, high if high > low else low + 1, BINS + 1, dtype=torch.float64)
     place = (torch.bucketize(score.double(), edges, right=True) - 1).clamp(0, BINS - 1)
@@ -154,13 +154,13 @@ def audit_paths(out: Path) -> tuple[Path, Path]:
 
 
 def _columns(audited: Audited) -> dict[str, list[Any]]:
-    """Those of audit.csv."""
+    """The columns of audit.csv."""
     prints = list(audited.whole.fingerprints)
     return {**audited.found.columns(), **({FINGERPRINT: prints} if prints else {})}
 
 
 def put_aside(audited: Audited, out: Path) -> Path | None:
-    """Rename an audit.csv to which a person has added columns, their decisions perhaps; returns its new path."""
+    """Rename an audit.csv with other columns than this audit's, a person's decisions perhaps; returns its new path."""
     table, _ = audit_paths(out)
     if not table.is_file():
         return None

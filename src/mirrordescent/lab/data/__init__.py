@@ -1,4 +1,4 @@
-"""Data sets: one interface, and every way in which data come to it."""
+"""Data sets: `load` turns a known name, or the path of a table, arrays or a folder of images, into `Data`."""
 
 from mirrordescent.lab.data.base import Data, DataError, Scaling
 from mirrordescent.lab.data.datasets import Source, load

@@ -1,4 +1,4 @@
-"""Arrays of one's own in an .npz file: inputs x and labels y, and a test set where the file has one."""
+"""Reads the user's .npz files: inputs x, labels y, and a test set if the file has one."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ INPUTS = ("x", "inputs", "images", "data", "features")
 LABELS = ("y", "labels", "targets", "label", "target")
 CHANNELS = (1, 3, 4)
 DATA = {*INPUTS, *LABELS, "ids", "id"}
-# words in the name of an array that goes with other samples, also where they are written in one: x_test, testx
+# words in the name of an array that belongs to samples outside the training set, also run together: x_test, testx
 OTHERS = ("test", "testing", "holdout", "validation", "val", "dev", "eval", "evaluation")
 ROLE = "|".join((*INPUTS, *LABELS, "ids", "names", "set", "index", "idx", "weights", "groups"))
 IN_ONE = re.compile(f"({ROLE})?({'|'.join(OTHERS)})({ROLE})?")
-LARGEST = 1e30  # far below what float32 holds, so that differences and sums fit too
+LARGEST = 1e30  # far below the largest float32, so that differences and sums fit too
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class PreparedArrays:
-    """Data, and the way back from them: training sample i is row `rows[i]` of the file's inputs.
+    """Data from an .npz file, and the way back: training sample i is row `rows[i]` of the file's inputs.
 
-    names: of the arrays that hold the training inputs and labels. beside: of others with an entry for each of these
-    samples. held_out: whether the test samples are others than the training samples.
+    names: of the arrays that hold the training inputs and labels. beside: of the other arrays with an entry for each
+    of these rows. held_out: whether the test samples are separate from the training samples.
     """
 
     data: Data
@@ -51,13 +51,13 @@ class PreparedArrays:
 def prepare_arrays(
     path: Path, test: Path | None = None, test_share: float = 0.2, split_seed: int = 0, whole: bool = False
 ) -> PreparedArrays:
-    """An .npz file as data.
+    """Load an .npz file as data.
 
-    The inputs are called x (or inputs, images, data, features), the labels y (or labels, targets), in capitals or not,
-    also as x_train or train_x; x_test or test_x, and so on, hold a test set. Inputs of shape (n, d) are standardised;
-    images (n, h, w), (n, h, w, c) or (n, c, h, w) stay pixels, and mean and std are those of each channel. Labels are
-    whole numbers or text, of any values. whole: without a test set of its own, every sample is trained on (see
-    `divided`). Raises DataError, which names the file, the array and the sample.
+    Inputs must be called x (or inputs, images, data, features), labels y (or labels, targets), in any case, alone or as
+    in x_train and train_x; x_test, test_x and so on hold a test set. Inputs of shape (n, d) are standardised; images
+    (n, h, w), (n, h, w, c) or (n, c, h, w) stay pixels, with mean and std per channel. Labels may be any whole numbers
+    or any text. whole: without a separate test set, train on every sample (see `divided`).
+    Raises DataError, which names the file, the array and the sample.
     """
     arrays = _read(path)
     found, found_test = _pair(path, arrays, "train"), None
@@ -92,13 +92,14 @@ def prepare_arrays(
                 f"the training set have {x.shape[1:]}"
             )
     unused = sorted(set(arrays) - set(used))
-    sets = any(_apart(name) and _is_data(name) for name in arrays)  # else all arrays that long are the samples'
+    # its name puts an array elsewhere only if the file holds another set of data; else its length decides
+    sets = any(_apart(name) and _is_data(name) for name in arrays)
     beside = tuple(n for n in unused if _has_each(arrays[n], len(found.x)) and not (sets and _apart(n)))
     for names, what in ((beside, " with an entry per sample"), (sorted(set(unused) - set(beside)), "")):
         notes += [f"arrays{what} that were not used: {listed(names, most=10)}"] if names else []
     as_long = [name for name in unused if name not in beside and arrays[name].shape[:1] == (len(found.x),)]
     if as_long:
-        other = "not taken for the samples' though they are as long (a cleaned copy has them as they are)"
+        other = "not taken as one entry per sample, though of the same length (a cleaned copy keeps them whole)"
         notes.append(f"{other}: {listed(as_long, most=10)}")
     inputs, test_inputs, mean, std = _inputs(found.x_name, path, x, test_x, notes)
     model, augment = ("mlp", "none") if mean is None else for_pictures(tuple(inputs.shape[1:]))
@@ -120,19 +121,19 @@ def prepare_arrays(
 
 
 def _has_each(array: Array, count: int) -> bool:
-    """Whether an array has an entry for each of so many samples, such as ids or weights, and not for each pair."""
+    """Whether an array has one entry for each of `count` samples, such as ids or weights, and not one per pair."""
     return array.shape[:1] == (count,) and count not in array.shape[1:]
 
 
 def _apart(name: str) -> bool:
-    """Whether an array goes with other samples than the training set's, by its name; is_test says where each goes."""
+    """Whether an array's name puts it outside the training set; is_test does not: it is one mark per sample."""
     words = _words(name)
     others = set(words) & set(OTHERS) or ("valid" in words and _is_data(name))
     return bool(others) and words[0] not in ("is", "in")
 
 
 def _is_data(name: str) -> bool:
-    """Whether a name is that of inputs or labels, or of their numbers."""
+    """Whether a name is that of inputs, labels or ids."""
     return bool(DATA & set(_words(name)))
 
 
@@ -161,7 +162,7 @@ class _Pair:
 def _read(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as handle:
-            file = np.load(handle, allow_pickle=False)  # a pickle runs whatever its author wanted
+            file = np.load(handle, allow_pickle=False)  # a pickle would run any code its author wanted
             if isinstance(file, np.ndarray):
                 raise DataError(f"{path} is a single array; save inputs and labels with numpy.savez(path, x=…, y=…)")
             with file:
@@ -169,7 +170,8 @@ def _read(path: Path) -> dict[str, Array]:
     except (OSError, EOFError, zipfile.BadZipFile, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        why = "it is no such file" if "pickle" in str(error) else str(error).splitlines()[0]  # how to load it unsafely
+        # numpy's own message would tell how to load it unsafely
+        why = "it is not one" if "pickle" in str(error) else str(error).splitlines()[0]
         raise DataError(f"{path} cannot be read as .npz ({why}); write it anew") from None
 
 
@@ -276,18 +278,18 @@ def _channels_last(path: Path, name: str, x: Array) -> bool:
     if first == middle == last and first in CHANNELS:
         return False
     raise DataError(
-        f"{path}, array {name!r}: shape {x.shape}; which axis holds the channels cannot be told, so make them 1, 3 or 4"
+        f"{path}, array {name!r}: shape {x.shape}; cannot tell which axis holds the channels; use 1, 3 or 4"
     )
 
 
 def channel_statistics(images: Tensor, chunk: int = 4096) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The mean and standard deviation of each channel of images (n, c, h, w); pixels in uint8 count from 0 to 1.
+    """The mean and standard deviation of each channel of images (n, c, h, w); uint8 pixels are divided by 255 first.
 
-    A constant channel has standard deviation 1 here, so that it can be divided by.
+    A constant channel gets standard deviation 1, so that one can divide by it.
     """
     scale = 255.0 if images.dtype == torch.uint8 else 1.0
     total = square = torch.zeros(images.shape[1], dtype=torch.float64)
-    for piece in images.split(chunk):  # in float64, so a few at a time
+    for piece in images.split(chunk):  # a few at a time: float64 takes much memory
         total = total + (piece.double() / scale).sum(dim=(0, 2, 3))
     pixels = images.numel() / images.shape[1]
     mean = total / pixels

@@ -1,4 +1,4 @@
-"""A data set as training sees it: tensors, the number of classes, and a position per sample that is its index."""
+"""A data set as training sees it: tensors of inputs and targets, in which a sample's index is its row."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class Data:
-    """A training and a test set in memory; sample i of the training set is row i, now and on every machine.
+    """A training and a test set in memory; training sample i is row i, in every run and on every machine.
 
     inputs, test_inputs: (n, ...), float32, or uint8 pixels in [0, 255] (which `Scaling` turns into float32).
     targets, test_targets: (n,), int64 classes, or float32 values where `classes` is None (regression).
     classes: how many classes; None for regression. class_names: their names, in order.
-    mean, std: per channel or feature, of the training inputs after pixels are divided by 255; None leaves them alone.
-    model, augment: what "auto" means for these data. black_around: crops reach into black, as the paper's do; else the
-        pixels of the edge are repeated.
-    notes: what was done on the way in ("2 constant columns left out"), for the person to read.
+    mean, std: of the training inputs, per channel or feature, with pixels divided by 255; None: not standardised.
+    model, augment: what "auto" means for these data. black_around: random crops see black beyond the edge, as in the
+        paper; otherwise the pixels of the edge are repeated.
+    notes: what loading did to the data ("2 constant columns left out"), for the user to read.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Data:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """The shape of one sample."""
         return tuple(self.inputs.shape[1:])
 
     def __len__(self) -> int:
@@ -82,13 +82,13 @@ class Data:
         return inputs, test_inputs, test_targets
 
     def made_on(self, device: torch.device, make: Callable[[Tensor], Tensor]) -> Tensor:
-        """What a function makes of the training inputs on a device; many runs share one copy of it, too."""
+        """The result of `make` on the training inputs on a device; many runs share one copy of it, too."""
         if (device, make) not in self._made:
             self._made[device, make] = make(self.on(device)[0])
         return self._made[device, make]
 
     def leave(self, device: torch.device) -> None:
-        """Forget the copies on a device."""
+        """Drop the shared copies on a device."""
         self._places.pop(device, None)
         for key in [key for key in self._made if key[0] == device]:
             del self._made[key]
@@ -102,14 +102,14 @@ class Data:
         return {}
 
     def digest_with(self, more: bytes) -> str:
-        """The same with something beside the data."""
+        """A hash of the data and of `more` that training depends on."""
         return hashlib.sha256(self.digest.encode() + more).hexdigest()[:16]
 
 
 def for_pictures(shape: tuple[int, ...]) -> tuple[str, str]:
-    """The model and the augmentation that suit images of one's own, by the shape of one, (channels, height, width).
+    """The default model and augmentation for a user's images of this shape, (channels, height, width).
 
-    Crops shift an image by up to two pixels, too many for a small one. A flip may change a class, as of letters.
+    Crops shift an image by up to two pixels, too much for a small one. No flips: they may change the class of a letter.
 
     >>> for_pictures((3, 64, 64)), for_pictures((1, 8, 8)), for_pictures((1, 2, 2))
     (('deep-cnn', 'crop'), ('cnn', 'none'), ('mlp', 'none'))
@@ -119,7 +119,7 @@ def for_pictures(shape: tuple[int, ...]) -> tuple[str, str]:
 
 
 class Scaling:
-    """What the network sees: pixels as float32 in [0, 1], centred and scaled where the data set says so."""
+    """Inputs as the network sees them: pixels as float32 in [0, 1], standardised if the data have mean and std."""
 
     def __init__(self, data: Data, device: torch.device) -> None:
         self.mean = self.std = None

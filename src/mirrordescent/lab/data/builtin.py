@@ -1,4 +1,4 @@
-"""Data sets that need no download: the digits of scikit-learn, and a regression made here."""
+"""Data sets that need no download: scikit-learn's digits, and a synthetic regression."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from mirrordescent.lab.data.base import Data, DataError
 
 DIGITS_TRAIN = 1200
-SEED = 0  # part of the data sets' definition: results with another seed are results on other data
+SEED = 0  # part of the data sets' definition: another seed makes other data
 
 
 def digits() -> Data:
     """1,797 handwritten digits of 8×8 pixels in [0, 1]: 1,200 to train, 597 to test.
 
-    Raises DataError when scikit-learn, which holds them, is not installed.
+    Raises DataError if scikit-learn, which ships them, is not installed.
     """
     table = _of_scikit_learn()
     inputs, targets = (table[:, :-1] / 16).float().reshape(-1, 1, 8, 8), table[:, -1].long()
@@ -37,7 +37,7 @@ def digits() -> Data:
 
 
 def _of_scikit_learn() -> Tensor:
-    """A row per digit: 64 pixels from 0 to 16, and the label. Its file alone is read: the import takes a second."""
+    """A row per digit: 64 pixels from 0 to 16, and the label. Reads the file alone: the import takes a second."""
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise DataError("digits needs scikit-learn, which is not installed; pip install 'mirrordescent[lab]'")
@@ -45,14 +45,14 @@ def _of_scikit_learn() -> Tensor:
     if path.is_file():
         with gzip.open(path, "rt", encoding="ascii") as file:
             return torch.tensor([[float(cell) for cell in line.split(",")] for line in file], dtype=torch.float64)
-    from sklearn.datasets import load_digits  # a version that keeps them elsewhere
+    from sklearn.datasets import load_digits  # in a version that keeps them elsewhere
 
     pixels, labels = load_digits(return_X_y=True)
     return torch.cat([torch.from_numpy(pixels), torch.from_numpy(labels).double()[:, None]], 1)
 
 
 def regression(n: int = 100, features: int = 400, active: int = 20, noise: float = 0.05) -> Data:
-    """Linear regression with four times as many weights as samples: y = xᵀw + noise, w with few entries that are not 0.
+    """Linear regression with four times as many weights as samples: y = xᵀw + noise, most entries of w are 0.
 
     active: how many of the weights are not 0; each is ±1/√active, so that y has variance 1 + noise².
 
@@ -60,7 +60,7 @@ def regression(n: int = 100, features: int = 400, active: int = 20, noise: float
     >>> tuple(data.inputs.shape), tuple(data.targets.shape), data.classes
     ((100, 400), (100,), None)
     """
-    # Drawn in float64 and rounded: the last bits of a normal draw differ between processors, and are gone after it.
+    # Drawn in float64 and then rounded, because the last bits of a normal draw differ between processors.
     generator = torch.Generator().manual_seed(SEED)
     x = torch.randn(2 * n, features, dtype=torch.float64, generator=generator)
     signs = 2 * torch.randint(2, (active,), generator=generator) - 1

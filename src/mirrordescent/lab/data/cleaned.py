@@ -1,4 +1,4 @@
-"""A cleaned copy of a data set: what every format of it has in common."""
+"""What the origins and cleaned copies of all formats have in common: an interface, checks, and spellings of labels."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from mirrordescent.lab.names import listed
 
 
 class Origin(Protocol):
-    """Where the samples of a data set came from; sample i of the training set is the i-th of its samples."""
+    """Where a data set came from: shows training sample i as it is there, and writes a cleaned copy."""
 
     def cells(self, i: int) -> tuple[tuple[str, str], ...]:
-        """A table's row as (column, text) pairs; nothing for other data."""
+        """A table's row as (column, text) pairs; () for other data."""
 
     def fingerprint(self, i: int) -> str:
-        """Tells a table's row from others, wherever it stands; "" for other data, whose names do."""
+        """A hash that identifies a table's row wherever it stands; "" for other data, whose names identify samples."""
 
     def picture(self, i: int, side: int) -> bytes | None:
         """An image as PNG, at most `side` pixels on its longer side; None for other data."""
 
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
-        """Write the copy to `out`, which is free and has the right ending; OSError where that cannot be done."""
+        """Write the copy to `out`, which `check_place` has passed; OSError if that fails. Returns the paths written."""
 
 
 def label_givers(targets: Tensor, labels: Tensor, spellings: Sequence[str]) -> list[int]:
-    """For every sample the one that has the label it is to have, as it is written: itself where nothing changes.
+    """For every sample, the sample to copy the written label from: itself where the class stays.
 
-    targets, labels: the old and the new classes, (n,). spellings: each label as it is written ("1", "01"): a new one
-    is written as most of its class are.
+    targets, labels: the old and the new classes, (n,). spellings: each label as it is written ("1", "01"). A changed
+    label is copied from a sample with the most frequent spelling of its new class.
 
     >>> import torch
     >>> label_givers(torch.tensor([0, 1, 1, 1]), torch.tensor([1, 1, 1, 1]), ["a", "1", "01", "01"])
@@ -55,7 +55,7 @@ def label_givers(targets: Tensor, labels: Tensor, spellings: Sequence[str]) -> l
 
 
 def check_choice(data: Data, keep: Tensor, labels: Tensor) -> None:
-    """ValueError unless `keep` and `labels` speak of every sample; DataError if fewer than two classes remain."""
+    """ValueError unless `keep` and `labels` fit the samples and classes; DataError if fewer than two classes remain."""
     n, classes = len(data), len(data.class_names)
     for what, tensor, kind in (("keep", keep, "torch.bool"), ("labels", labels, "torch.int64")):
         if tuple(tensor.shape) != (n,) or str(tensor.dtype) != kind:
@@ -70,7 +70,7 @@ def check_choice(data: Data, keep: Tensor, labels: Tensor) -> None:
 
 
 def check_test_classes(data: Data, keep: Tensor, labels: Tensor) -> None:
-    """DataError if the test set, which is a part of the copy, has a class that the training set has lost."""
+    """DataError if the test set, which is part of the copy, has a class of which no training sample is kept."""
     lost = sorted(set(data.test_targets.tolist()) - set(labels[keep].tolist()))
     if lost:
         names = listed([repr(data.class_names[c]) for c in lost])
@@ -87,7 +87,7 @@ def check_originals(paths: Sequence[Path], originals: Sequence[Path]) -> None:
 
 
 def check_place(out: Path, originals: Sequence[Path], suffix: str) -> None:
-    """DataError unless `out` is free, apart from the originals, and has the ending of its format."""
+    """DataError unless `out` does not exist yet, is outside the originals, and ends in `suffix`."""
     check_originals([out], originals)
     for original in originals:
         if out.resolve().is_relative_to(original.resolve()):
@@ -100,7 +100,7 @@ def check_place(out: Path, originals: Sequence[Path], suffix: str) -> None:
 
 @contextmanager
 def written_folder(path: Path) -> Iterator[Path]:
-    """A folder to write into; it takes its place at `path` when the block ends well, and is gone when it does not."""
+    """A temporary folder to write into; it is moved to `path` if the block succeeds, and removed if it fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = part_path(path)
     try:
@@ -112,7 +112,7 @@ def written_folder(path: Path) -> Iterator[Path]:
 
 
 class Stamp:
-    """Notices that a file is not the one that was read before."""
+    """Notices, by size and time of modification, that a file has changed since it was read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -121,7 +121,7 @@ class Stamp:
     def check(self) -> None:
         """DataError if the file has changed or gone since the stamp was made."""
         if self._state() != self.seen:
-            raise DataError(f"{self.path} has changed since it was read; start again with what it is now")
+            raise DataError(f"{self.path} has changed since it was read; start again with the file as it is now")
 
     def _state(self) -> tuple[int, int] | None:
         try:

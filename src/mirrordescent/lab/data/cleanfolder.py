@@ -1,4 +1,4 @@
-"""The way back to a folder of images, and a cleaned copy of it with every file as it was."""
+"""The origin of a folder of images: how its images look, and a cleaned copy with every file byte for byte."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from mirrordescent.lab.data.thumbnails import png_of_file
 
 @dataclass(frozen=True)
 class FolderOrigin:
-    """A folder of images of which all are training samples, but for those in test/ and the like.
+    """The origin of a folder of images, all of them training samples except those in test/ or the like.
 
-    own_test: whether there is such a folder in it.
+    own_test: whether the folder has such a test set inside.
     """
 
     prepared: PreparedFolder
     path: Path
     own_test: bool
 
-    def cells(self, i: int) -> tuple[tuple[str, str], ...]:  # noqa: ARG002 (an origin has it)
-        """Nothing: there are no columns."""
+    def cells(self, i: int) -> tuple[tuple[str, str], ...]:  # noqa: ARG002 (part of Origin)
+        """(): there are no columns."""
         return ()
 
-    def fingerprint(self, i: int) -> str:  # noqa: ARG002 (an origin has it)
-        """Nothing."""
+    def fingerprint(self, i: int) -> str:  # noqa: ARG002 (part of Origin)
+        """Empty: only rows of a table have one."""
         return ""
 
     def picture(self, i: int, side: int) -> bytes:
-        """The file's image as a person sees it, as PNG."""
+        """The file's image as a viewer shows it, as PNG."""
         return png_of_file(self.prepared.files[i], side, self.prepared.bits)
 
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
-        """Copy the files that are kept, each to its class; test folders and what is no sample as they are.
+        """Copy the kept files, each to its class; test folders and files that are no samples are copied as they are.
 
         Returns the copies, those of the kept samples first, in their order.
         """
@@ -57,23 +57,23 @@ class FolderOrigin:
 
     @property
     def data(self) -> Data:
-        """What the folder became."""
+        """The data that the folder was read as."""
         return self.prepared.data
 
     def _inside(self, keep: list[bool], labels: list[int]) -> Path:
-        """The folder of the classes inside the copy."""
+        """Where the folders of the classes go inside the copy."""
         left = {self.data.class_names[label].lower() for label, stays in zip(labels, keep, strict=True) if stays}
         if self.prepared.root == self.path and training_folder(left) is not None:
-            return Path("train")  # else these classes would be taken for a training and a test set
+            return Path("train")  # else folders of these classes would be read as a training and a test set
         return self.prepared.root.relative_to(self.path)
 
     def _places(self, keep: list[bool], labels: list[int], inside: Path) -> list[tuple[Path, Path]]:
-        """The files that are kept, and where each goes inside the copy; files of the same name all stay."""
+        """The kept files, and where each goes inside the copy; no file takes the place of another of the same name."""
         root, names, targets = self.prepared.root, self.data.class_names, self.data.targets.tolist()
         kept = [i for i in range(len(keep)) if keep[i]]
         moved = [i for i in kept if labels[i] != targets[i]]
         places = {i: inside / self.prepared.files[i].relative_to(root) for i in kept}
-        # nor does a file take the name of one that has gone: whoever knows samples by their paths would mix them up
+        # places of dropped files count as taken: a reader who knows samples by their paths would mix them up
         taken = {_key(inside / file.relative_to(root)) for name in names for file in walk(root / name)}
         for i in moved:
             within = self.prepared.files[i].relative_to(root / names[targets[i]])
@@ -82,9 +82,10 @@ class FolderOrigin:
         return [(self.prepared.files[i], places[i]) for i in kept]
 
     def _others(self, classes: set[str], inside: Path) -> list[tuple[Path, Path]]:
-        """Files that are no samples, of classes that are left and outside of all; and where each goes.
+        """Files that are no samples, in the remaining classes and outside of all classes, and where each goes.
 
-        That is what is no image, an image that cannot be read (a person may mend it), and one that has no class.
+        These are files that are no images, images that cannot be read (someone may repair them), and images outside of
+        every class.
         """
         root, samples = self.prepared.root, set(self.prepared.files)
         found = [file for name in classes for file in walk(root / name)]
@@ -107,7 +108,7 @@ def _key(place: Path) -> str:
 
 
 def _free(place: Path, old: str, taken: set[str]) -> Path:
-    """A place of that name, or with the class it came from after the name, and a number if even that is taken."""
+    """The place if it is free; else with the old class after the name, and with a number if even that is taken."""
     choice, count = place, 1
     while _key(choice) in taken:
         more = f"-{count}" if count > 1 else ""
@@ -121,5 +122,5 @@ def _copy(file: Path, to: Path) -> None:
         reader = file.open("rb")
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}; start again") from None
-    with reader, to.open("xb") as writer:  # never over another one
+    with reader, to.open("xb") as writer:  # never over another file
         shutil.copyfileobj(reader, writer, 1 << 20)

@@ -1,4 +1,4 @@
-"""The way back to a table, and a cleaned copy that differs in nothing but the rows and labels that were changed."""
+"""The origin of a table: how its rows look, and a cleaned copy that differs only in dropped rows and changed labels."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mirrordescent.lab.names import first_line
 
 @dataclass(frozen=True)
 class TableOrigin:
-    """A table of which every row with a label is a training sample; the others stay in a copy as they are."""
+    """The origin of a table: every row with a label is a training sample; the others go into a copy as they are."""
 
     prepared: PreparedTable
     stamp: Stamp
 
     def cells(self, i: int) -> tuple[tuple[str, str], ...]:
-        """A row as it is written, by column; columns without a name are no columns."""
+        """A row as it is written, as (column, text) pairs; columns without a name are left out."""
         row = self._rows[i]
         if self._parquet:
             cells = self.prepared.table.row(row)
@@ -35,11 +35,11 @@ class TableOrigin:
         return tuple((name, text) for name, text in pairs if name)
 
     def fingerprint(self, i: int) -> str:
-        """Of all cells but the label; it begins with a letter, so that a spreadsheet takes it for no number."""
+        """A hash of all cells but the label; it begins with a letter, so that no spreadsheet takes it for a number."""
         cells = [cell for cell in self.cells(i) if cell[0] != self.prepared.label]
         return f"r{hashlib.blake2b(repr(cells).encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
 
-    def picture(self, i: int, side: int) -> bytes | None:  # noqa: ARG002 (an origin has it)
+    def picture(self, i: int, side: int) -> bytes | None:  # noqa: ARG002 (part of Origin)
         """None: a row is no image."""
         return None
 
@@ -113,7 +113,7 @@ class TableOrigin:
             raise DataError(f"{out} cannot be written as Parquet: {first_line(error)}") from None
 
     def _refuse_labels(self, out: Path, givers: list[int], keep: Tensor) -> None:
-        """DataError if the copy could not be read again: too many classes for what is left, or numbers alone."""
+        """DataError if the copy's labels could not be read back: too many classes for the rows, or only fractions."""
         column = self.prepared.table.columns[self.prepared.label]
         kept = [column[self._rows[giver]] for giver, stays in zip(givers, keep.tolist(), strict=True) if stays]
         names = label_names(kept, lambda i: f"{out}, sample {i}")

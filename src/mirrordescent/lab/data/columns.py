@@ -1,4 +1,4 @@
-"""Columns of a table as inputs: numbers in standard units without gaps, text one-hot, the rest left out.
+"""Turns the columns of a table into inputs: numbers standardised with gaps filled, text one-hot, the rest left out.
 
 Everything that is learnt from the data (medians, means, levels) is learnt from the training rows alone.
 """
@@ -20,14 +20,14 @@ from mirrordescent.lab.data.numbers import NEARLY_ALL, Reading, reading
 from mirrordescent.lab.data.tablefile import Cell, Table
 from mirrordescent.lab.names import listed
 
-LEVELS = 50  # of a text column; rarer ones share a column
+LEVELS = 50  # of a text column that get an input each; the rarer ones share one
 WORDS = {"false": 0.0, "true": 1.0}  # that count as numbers
 NO_VALUE = "(missing)"  # a level of its own in text columns
 DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})([T ]\d{1,2}:\d{2}.*)?")
-NORMAL = 1.349  # the middle half of a normal distribution, in standard deviations
-LONG = 1.8  # times as wide as a normal distribution with the same middle half: tails are long
-FILLERS = 3  # cells with the same number, at least, to stand for a missing one
-ENOUGH = 50  # numbers, to tell
+NORMAL = 1.349  # width of the middle half of a normal distribution, in standard deviations
+LONG = 1.8  # times the standard deviation that the middle half suggests; beyond that, tails are long
+FILLERS = 3  # cells at least that hold a number, for it to stand for a missing one
+ENOUGH = 50  # numbers at least, to judge their tails
 FARTHEST = 1e6  # standard deviations; a test value may lie anywhere, but float32 must hold it
 
 
@@ -57,15 +57,15 @@ class _Block:
     names: list[str]
     train: Tensor  # (n, k)
     test: Tensor  # (m, k)
-    note: tuple[str, str]  # what was done, and to what; notes of the same kind are told together
+    note: tuple[str, str]  # what was done, and to which column; equal first parts make one note
 
 
 def features_of(
     train: Part, test: Part, without: Collection[str], notes: list[str]
 ) -> tuple[tuple[str, ...], Tensor, Tensor]:
-    """Names of the inputs, and the inputs of both parts, (n, k) and (m, k); what was done is added to the notes.
+    """Names of the inputs, and the inputs of both parts, (n, k) and (m, k); what was done is appended to `notes`.
 
-    without: the columns that are no inputs, such as the label.
+    without: columns that are not to become inputs, such as the label.
     """
     blocks: list[_Block] = []
     told: dict[str, list[str]] = {}
@@ -79,7 +79,7 @@ def features_of(
         if kind not in ("numbers", "text"):
             told.setdefault(f"left out, {kind}", []).append(name)
             continue
-        others = _plain(test.cells(name), how)  # as in training, so in the test set
+        others = _plain(test.cells(name), how)  # read the same way as the training set
         if kind == "numbers":
             for what in () if how is None else how.told:
                 told.setdefault(what, []).append(name)
@@ -112,7 +112,7 @@ def _plain(cells: list[Cell], how: Reading | None) -> list[Cell]:
 
 
 def _kind(cells: list[Cell], rows: list[int]) -> str:
-    """Say "numbers" or "text", or else why the column is left out."""
+    """The kind of a column, "numbers" or "text", or the reason why it is left out."""
     numbers = [as_number(cell) for cell in cells]
     present = [i for i, number in enumerate(numbers) if number is None or not math.isnan(number)]
     if not present:
@@ -163,15 +163,16 @@ def _numbers(name: str, part: Part, cells: list[Cell], notes: list[str]) -> Tens
     odd = [i for i, number in enumerate(numbers) if number is None]
     if odd:
         notes.append(
-            f"{part.place(odd[0], name)}: {cells[odd[0]]!r} is no number, taken as missing ({len(odd):,} such)"
+            f"{part.place(odd[0], name)}: {cells[odd[0]]!r} is not a number, taken as missing ({len(odd):,} such)"
         )
     return torch.tensor([math.nan if number is None else number for number in numbers], dtype=torch.float64)
 
 
 def _filler(values: Tensor) -> float | None:
-    """A number of nines, as -999, in place of missing ones: several times, and further off than all others span.
+    """A number made of nines, such as -999, that stands for missing ones; None if there is none.
 
-    A positive one has to have three: 99 is a price, an age, a percentage, or a year.
+    It must occur several times, yet less often than all others together, and lie further from them than they span. A
+    positive one must have three nines: 99 may be a price, an age, a percentage, or a year.
     """
     present = values[~values.isnan()]
     for end in present.aminmax() if len(present) else ():
@@ -188,15 +189,15 @@ def _filler(values: Tensor) -> float | None:
 
 
 def _tails(values: Tensor) -> Callable[[Tensor], Tensor] | None:
-    """What draws in the tails of numbers that have long ones; None for others.
+    """A function that draws in long tails; None for numbers without them.
 
-    In units of the middle half of the numbers (of those that differ, where most are the same), it is linear there and a
-    logarithm far from there: a few large values would otherwise leave the others no room.
+    It is linear near the median and logarithmic far from it, because a few large values would otherwise squeeze all
+    others together. Its unit is the spread of the middle half (where most numbers are equal, of those that differ).
     """
     present = values[~values.isnan()]
     if len(present) < ENOUGH or not present.any():
         return None
-    scale = present.abs().amax()  # squares of 1e300 are none
+    scale = present.abs().amax()  # the square of 1e300 would overflow
     ordered = (present / scale).sort().values
     low, middle, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.25, 0.5, 0.75))
     off, spread = ordered - middle, (high - low) / NORMAL
@@ -226,7 +227,7 @@ def _level(cell: Cell) -> str:
 
 
 def as_number(cell: Cell) -> float | None:
-    """A cell's number: NaN for none given, None for text. Truth values count as 0 and 1."""
+    """A cell's number: NaN for a missing one, None for text. Truth values count as 0 and 1."""
     if cell is None:
         return math.nan
     try:
@@ -241,18 +242,18 @@ def as_number(cell: Cell) -> float | None:
 
 
 def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """Both (rows, columns) in float64, by the training rows' mean and standard deviation, as float32.
+    """Standardise both, (rows, columns) in float64, by the training rows' mean and standard deviation; float32.
 
     A column that is constant in training becomes 0. Test values stop at ±10⁶ standard deviations.
     """
-    # Scaled by the largest and moved to the first value before anything is squared or summed: columns of 1e300, or of
-    # 1e9 + 0.001, come out as well as any other.
+    # Divided by the largest value and shifted by the first before anything is squared or summed, so that columns of
+    # 1e300, or of 1e9 + 0.001, come out as precisely as any other.
     largest = train.abs().amax(dim=0).clamp_min(torch.finfo(torch.float64).smallest_normal)
     first = train[:1] / largest
     moved, moved_test = train / largest - first, test / largest - first
     mean, std = moved.mean(dim=0), moved.std(dim=0, correction=0)
     varies = std > 0
     std = torch.where(varies, std, 1.0)
-    # where, not times 0: a test value may be infinite in these units
+    # where, and not a product with 0, as a test value may be infinite in these units
     units = [torch.where(varies, (x - mean) / std, 0.0).clamp(-FARTHEST, FARTHEST).float() for x in (moved, moved_test)]
     return units[0], units[1]

@@ -1,4 +1,4 @@
-"""What a folder, an archive or a single file holds of an official data set."""
+"""Finds the files of an official data set in a folder, an archive or a single file, in any published form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirrordescent.lab.data.formats import labels_of_json, rows_of_pickle, rows_
 
 # What an archive may hold besides the data set, in bytes, before it is taken for a bomb.
 SLACK = 1 << 26
-# What a pickle or a picture may have besides its samples.
+# What a pickle or a picture may have besides its samples, in bytes.
 OVERHEAD = 1 << 12
 # As the npm package spells them.
 TRAIN_LABELS, TEST_LABELS = "train_lables.json", "test_lables.json"
@@ -23,7 +23,7 @@ TRAIN_LABELS, TEST_LABELS = "train_lables.json", "test_lables.json"
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of a stored file: where it is, and its contents, of which nobody has yet checked anything."""
+    """A copy of a stored file: where it is, and its contents, which are not checked yet."""
 
     file: Stored
     where: str
@@ -49,7 +49,7 @@ def places(spec: Official, source: Path) -> Iterator[Path]:
 def copies(spec: Official, place: Path, missing: Collection[Stored]) -> Iterator[Copy]:
     """The copies of missing files at a place, in whatever form it has them; read one before asking for the next.
 
-    The same file may come more than once. Contents that cannot be read raise DataError when they are.
+    The same file may come more than once. Damaged contents raise DataError only when they are read.
     """
     forms = _forms(spec, missing)
     labels = cache(partial(_labels, spec, place))
@@ -63,7 +63,7 @@ def _most(spec: Official) -> int:
 
 
 def _forms(spec: Official, missing: Collection[Stored]) -> dict[str, Stored]:
-    """The names under which the files are known, and the file that each one becomes; the plainest first."""
+    """The names under which copies of the files may be found, and the file that each becomes; plainest form first."""
     forms: dict[str, Stored] = {}
     for file in missing:
         forms[file.name] = file
@@ -77,7 +77,7 @@ def _forms(spec: Official, missing: Collection[Stored]) -> dict[str, Stored]:
 
 
 def _each(place: Path, names: Collection[str], most: int) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """The files of those names at a place, in a folder's case in the order of the names."""
+    """The files with these names at a place, as (name, contents); a folder's in the order of the names."""
     own = place.name.removesuffix(".part")  # a download keeps that ending until it has been read
     if place.is_dir():
         for name in names:
@@ -92,7 +92,7 @@ def _each(place: Path, names: Collection[str], most: int) -> Iterator[tuple[str,
 def _read(
     spec: Official, name: str, contents: Iterator[bytes], where: str, labels: Callable[[str], list[int]]
 ) -> Iterator[bytes]:
-    """The contents as they are to be stored."""
+    """The contents, converted to the form in which they are stored."""
     batches = [file.name.removesuffix(".bin") for file in spec.files]
     number = batches.index(name.removesuffix(".png")) if name.removesuffix(".png") in batches else None
     if spec.layout == "idx" or number is None:
@@ -100,7 +100,7 @@ def _read(
         return
     raw = whole(contents, 2 * spec.files[number].size + OVERHEAD, where)
     if name.endswith(".png"):
-        # The package has the labels apart from the pictures, those of all training batches in one list.
+        # The package keeps labels apart from the pictures, with one list for all training batches.
         training = number < len(spec.train)
         start = spec.samples(spec.files[:number] if training else spec.files[len(spec.train) : number])
         some = labels(TRAIN_LABELS if training else TEST_LABELS)[start : start + spec.samples((spec.files[number],))]

@@ -1,4 +1,4 @@
-"""Any data set of the lab, by its name or by its path."""
+"""Loads any data set by its name or its path: `Source` says which one, `load` reads it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OFFICIAL = ("mnist", "fashion-mnist", "cifar10")
 KNOWN = ("digits", "mnist", "fashion-mnist", "cifar10", "regression")
 TABLES = (".csv", ".tsv", ".parquet")
 ARRAYS = (".npz",)
-MANY = 30  # numbers as classes, above which they may be a quantity
+MANY = 30  # classes; if there are more and all are numbers, they may be a quantity
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Source:
     """Where data come from.
 
     data: a known name, or a path: a table (.csv, .tsv, .parquet), arrays (.npz), or a folder of images with one
-        sub-folder per class. A known name comes first; ./digits is a folder of that name.
+        sub-folder per class. A known name wins over a path: write ./digits for a folder called digits.
     label: a table's label column; without it, the column called label, target, class or y.
-    test: a test set of its own, in the same format.
-    test_share: otherwise, the share of the samples that is set aside, in (0, 1), class by class.
-    split_seed: decides which ones.
-    without: a table's columns that are no inputs, separated by commas.
+    test: path of a separate test set, in the same format.
+    test_share: if there is none, the share of the samples to set aside as one, in (0, 1), class by class.
+    split_seed: decides which samples these are.
+    without: columns of a table that are not to become inputs, separated by commas.
     """
 
     data: str
@@ -55,9 +55,9 @@ class Source:
 
 
 def load(spec: Source, root: Path | None = None) -> Data:
-    """The data set that a source names.
+    """Load the data set that a source names.
 
-    root: where official downloads are kept; without it, where `official.default_root` says.
+    root: where official downloads are kept; `official.default_root()` if None.
     Raises ValueError for what is neither a known name nor a path, DataError for data that are missing, damaged or not
     of a kind that can be trained on.
 
@@ -71,18 +71,21 @@ def load(spec: Source, root: Path | None = None) -> Data:
     data = _known(spec.data, root)
     if not Path(spec.data).exists():
         return data
-    told = f"this is the known data set {spec.data}; what is called so in this folder is ./{spec.data}"
+    told = f"this is the known data set {spec.data}; for the file or folder of that name write ./{spec.data}"
     return replace(data, notes=(*data.notes, told))
 
 
 def expanded(path: str) -> Path:
-    """A path with ~ for a home folder; as it is where there is no such person."""
+    """The path with ~ replaced by the home folder; unchanged if there is no such user."""
     return Path(os.path.expanduser(path))
 
 
 def check_apart(data: str, **folders: Path | None) -> None:
-    """Raises ValueError where a folder for results, by its option's name, is in a folder of images: as if a class."""
-    if not data.strip():  # an unset variable of a shell, which would be the current folder
+    """Raises ValueError if a folder for results is inside a folder of images, where it would look like a class.
+
+    folders: by the name of the option that gives them.
+    """
+    if not data.strip():  # such as an unset shell variable; as a path it would be the current folder
         raise ValueError(f"data must be a name or a path, got {data!r}")
     home = expanded(data)
     if data in KNOWN or not home.is_dir():
@@ -103,9 +106,9 @@ def _known(name: str, root: Path | None) -> Data:
 
 
 def prepare(spec: Source, whole: bool = False) -> PreparedTable | PreparedArrays | PreparedFolder:
-    """Data of one's own, and the way back from them.
+    """Load a user's data from a path, with the way back from samples to rows or files.
 
-    whole: where they have no test set of their own, every sample is trained on (see `divided`).
+    whole: without a separate test set, train on every sample (see `divided`).
     Raises what `load` raises.
     """
     made = _prepare(spec, whole=whole)
@@ -113,7 +116,7 @@ def prepare(spec: Source, whole: bool = False) -> PreparedTable | PreparedArrays
 
 
 def _doubts(class_names: Sequence[str]) -> Iterator[str]:
-    """What may not be meant so about classes."""
+    """Notes on classes that may be a mistake."""
     names: dict[str, list[str]] = {}
     for name in class_names:
         names.setdefault(loosely(name), []).append(repr(name))
@@ -141,7 +144,7 @@ def _prepare(spec: Source, *, whole: bool) -> PreparedTable | PreparedArrays | P
         )
     for option, given in (("label", spec.label), ("without", spec.without)):
         if given is not None:
-            raise ValueError(f"--{option} is for tables ({', '.join(TABLES)}), but {path} is none; leave it out")
+            raise ValueError(f"--{option} is for tables ({', '.join(TABLES)}), and {path} is not one; leave it out")
     if kind == "arrays":
         from mirrordescent.lab.data.arrays import prepare_arrays
 

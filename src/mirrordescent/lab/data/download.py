@@ -1,4 +1,4 @@
-"""Downloading a file of known size and sum, going on where an earlier attempt was cut off."""
+"""Downloads a file of known size and MD5 sum, and goes on where an earlier attempt was cut off."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NETWORK_ERRORS = (OSError, http.client.HTTPException)  # no route, no answer, cu
 
 
 def download(item: Download, part: Path, watch: Watch, timeout: float = TIMEOUT) -> None:
-    """Make `part` the whole file, from the first address that has it, and of the right sum.
+    """Download the whole file to `part`, from the first address that serves it with the right MD5 sum.
 
-    What `part` already holds is not downloaded again where the server can send the rest. When nothing works, DataError
-    says why for each address, and `part` stays for the next time. An OSError is one of writing `part`.
+    What `part` already holds is not downloaded again if the server can send the rest. If every address fails, DataError
+    gives the reason for each, and `part` is kept for the next time. An OSError means that `part` cannot be written.
     """
     reasons = []
     for url in item.urls:
@@ -40,7 +40,7 @@ class _FailedError(Exception):
 
 
 def _from_address(url: str, item: Download, part: Path, watch: Watch, timeout: float) -> None:
-    """Try, as long as attempts bring something."""
+    """Try one address, up to ATTEMPTS times, as long as each attempt brings more of the file."""
     for _ in range(ATTEMPTS):
         before = _size(part)
         failed = None
@@ -54,8 +54,8 @@ def _from_address(url: str, item: Download, part: Path, watch: Watch, timeout: f
             if _size(part) == item.size and md5(part) == item.md5:
                 return
             part.unlink()
-            failed = _FailedError(f"{item.name} has not the official size and MD5 sum")
-            if before == 0:  # all of it is this server's, and would be the same again
+            failed = _FailedError(f"{item.name} does not have the official size and MD5 sum")
+            if before == 0:  # all of it came from this server, which would send the same again
                 raise failed
         elif _size(part) == before and failed is not None:
             raise failed
@@ -63,7 +63,7 @@ def _from_address(url: str, item: Download, part: Path, watch: Watch, timeout: f
 
 
 def _go_on(url: str, item: Download, part: Path, watch: Watch, timeout: float) -> None:
-    """Ask for what is missing and append it, or start again where the server sends everything."""
+    """Ask for the missing bytes and append them, or start over if the server sends the whole file."""
     start = _size(part)
     headers = {"User-Agent": "mirrordescent"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
@@ -87,12 +87,12 @@ def _go_on(url: str, item: Download, part: Path, watch: Watch, timeout: float) -
 
 
 def _start(response: http.client.HTTPResponse, asked: int, item: Download) -> int:
-    """Where in the file the answer begins; refuses an answer that announces another file."""
+    """Where in the file the answer begins; refuses an answer whose size or range is not the official file's."""
     sent = response.headers.get("Content-Length")
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
         if response.headers.get("Content-Range") != f"bytes {asked}-{item.size - 1}/{item.size}":
             raise _FailedError(
-                f"sends {response.headers.get('Content-Range')}, asked for bytes {asked}- of {item.size}"
+                f"sends {response.headers.get('Content-Range')}, but was asked for bytes {asked}- of {item.size}"
             )
         return asked
     if sent is not None and sent != str(item.size):

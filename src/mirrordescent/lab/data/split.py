@@ -10,15 +10,15 @@ from torch import Tensor
 
 from mirrordescent.lab.data.base import DataError
 
-FEW = 0.01  # of the samples; so few copies change nothing
-MANY = 0.5  # of the different rows, as many values as a column has where rows are not equal by chance
+FEW = 0.01  # share of the samples; fewer copies than that change nothing
+MANY = 0.5  # values that some column must have per different row, for equal rows to be copies and not chance
 
 
 def split(labels: Tensor, share: float, seed: int, name: str = "data") -> tuple[Tensor, Tensor]:
     """Positions of the training and of the test samples, each ascending; the same on every machine.
 
     Every class keeps its share as nearly as whole samples allow, at least one sample of each stays in training, and
-    at least one of all goes to the test set. Raises DataError where no class can spare a sample.
+    at least one in total goes to the test set. Raises DataError if no class can spare a sample.
 
     >>> import torch
     >>> train, test = split(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2]), share=0.25, seed=0)
@@ -35,7 +35,7 @@ def split(labels: Tensor, share: float, seed: int, name: str = "data") -> tuple[
     quotas = _quotas(counts.tolist(), spare, share)
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     chosen = torch.zeros(len(labels), dtype=torch.bool)
-    # shuffled samples brought together by class, so that the first ones of each are a draw without replacement
+    # shuffled samples grouped by class, so that the first ones of each class are a draw without replacement
     together = shuffled[torch.argsort(labels[shuffled], stable=True)]
     start = 0
     for count, quota in zip(counts.tolist(), quotas, strict=True):
@@ -45,9 +45,9 @@ def split(labels: Tensor, share: float, seed: int, name: str = "data") -> tuple[
 
 
 def split_apart(labels: Tensor, inputs: Tensor, share: float, seed: int, name: str) -> tuple[Tensor, Tensor]:
-    """The same where samples may be there several times: copies go to one side, or they would be judged as known.
+    """As `split`, but copies of a sample go to the same side, so that no test sample is known from training.
 
-    inputs: (n, ...), by which copies are told.
+    inputs: (n, ...), by which copies are recognised.
     """
     kinds = copies_of(inputs)
     if kinds is None:
@@ -58,9 +58,9 @@ def split_apart(labels: Tensor, inputs: Tensor, share: float, seed: int, name: s
 
 
 def copies_of(inputs: Tensor) -> Tensor | None:
-    """Of which kind each sample is, (n,), numbered as they come, copies alike; None where there are next to none.
+    """A number per sample, (n,), that copies share, in order of appearance; None if there are next to no copies.
 
-    Rows of categories and small numbers are equal by chance, and are no copies: some column has to take many values.
+    Rows of categories and small numbers may be equal by chance, and not copies: some column has to take many values.
 
     >>> import torch
     >>> x = torch.rand(100, 2)
@@ -78,14 +78,14 @@ def copies_of(inputs: Tensor) -> Tensor | None:
 
 
 def alike(inputs: Tensor) -> Tensor:
-    """Equal inputs have equal numbers, (n,), in the order in which they come."""
+    """A number per input, (n,), that equal inputs share, in order of first appearance."""
     names: dict[bytes, int] = {}
-    rows = (row.tobytes() for row in (inputs.flatten(1) + 0).numpy())  # -0 is 0
+    rows = (row.tobytes() for row in (inputs.flatten(1) + 0).numpy())  # + 0 turns -0 into 0
     return torch.tensor([names.setdefault(hashlib.blake2b(row, digest_size=16).digest(), len(names)) for row in rows])
 
 
 def first_of(kinds: Tensor) -> Tensor:
-    """The first sample of each kind."""
+    """The position of the first sample of each kind; kinds: a number per sample, as from `alike`."""
     first = kinds.new_full((int(kinds.max()) + 1,), len(kinds))
     return first.scatter_reduce(0, kinds, torch.arange(len(kinds)), "amin")
 
@@ -94,7 +94,7 @@ def divided(labels: Tensor, share: float, seed: int, name: str, unit: str, whole
     """Positions of the training and of the test samples, as `split` gives them, and a note on them.
 
     whole: all samples are training samples, and the test samples are those of them that would have been set aside, or
-    all where none could: training code needs some, but they say nothing about other data.
+    all if none could be: training code needs a test set, though this one says nothing about other data.
     """
     if not whole:
         train, test = split(labels, share, seed, name)

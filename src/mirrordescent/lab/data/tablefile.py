@@ -1,4 +1,4 @@
-"""Reading a table (CSV, TSV, Parquet) as it is written; Parquet needs pyarrow."""
+"""Reads a table (CSV, TSV, Parquet) with every cell as it is written; Parquet needs pyarrow."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Cell = str | bool | int | float | None  # None: no value
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it was written.
+    """A table as it is written in its file.
 
-    columns: their cells, top to bottom. lines: each row's number as a person sees it: its line in a text file, where
-    the header is line 1, or its row in a Parquet file, where 1 is the first. semicolons: whether those separate the
-    cells. unnamed: columns without a name, as a person would call them, that hold something but row numbers.
+    columns: their cells, top to bottom. lines: each row's number as the user sees it: its line in a text file, where
+    the header is line 1, or its row in a Parquet file, where 1 is the first. semicolons: whether these separate the
+    cells. unnamed: what to call the columns without a name ("column 3") that hold anything but row numbers.
     """
 
     path: Path
@@ -41,17 +41,17 @@ class Table:
         return f"{self.path}, {self.unit} {self.lines[row]}"
 
     def row(self, row: int) -> dict[str, Cell]:
-        """One row, as it was written."""
+        """One row, as it is written."""
         return {name: cells[row] for name, cells in self.columns.items()}
 
     def cell(self, row: int, column: str) -> str:
         """Say where a cell stands: "a.csv, column 'age', line 7"."""
-        # the column first: whoever lists several places repeats what follows the last comma
+        # the column first: in a list of several places, only what follows the last comma is repeated
         return f"{self.path}, column {column!r}, {self.unit} {self.lines[row]}"
 
 
 def read_table(path: Path) -> Table:
-    """A .csv, .tsv or .parquet file, every cell as it is written; DataError for a file that is none."""
+    """Read a .csv, .tsv or .parquet file, every cell as it is written; DataError if it cannot be read as such."""
     try:
         table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_text(path)
     except OSError as error:
@@ -107,7 +107,7 @@ def _read_parquet(path: Path) -> Table:
 
 
 def _tells(cells: Sequence[Cell]) -> bool:
-    """Whether a column without a name holds something, and no row numbers."""
+    """Whether a column without a name holds anything, apart from row numbers."""
     texts = [str(cell) for cell in cells]
     numbered = any(texts == [str(row) for row in range(first, first + len(texts))] for first in (0, 1))
     return not numbered and any(cell is not None for cell in cells)

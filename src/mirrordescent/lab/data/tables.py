@@ -1,6 +1,6 @@
-"""Tables of one's own for classification: mixed columns in, numbers without gaps out.
+"""Reads the user's tables for classification: mixed columns in, numbers without gaps out.
 
-What was done is told in `Data.notes`.
+`Data.notes` says what was done.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from mirrordescent.lab.data.tablefile import Table, read_table
 from mirrordescent.lab.names import listed, nearest
 
 LABELS = ("label", "target", "class", "y")
-GIVEN_AWAY = 0.99  # of the labels beyond the largest class, which a column tells by itself
-ENOUGH = 20  # rows, to say so
+GIVEN_AWAY = 0.99  # share of the labels outside the largest class that a column alone must tell, to be a giveaway
+ENOUGH = 20  # rows at least, to say so
 
 
 @dataclass(frozen=True)
 class PreparedTable:
-    """Data, and the way back from them: training sample i is row `rows[i]` of the table, input j is `features[j]`.
+    """Data from a table, and the way back: training sample i is row `rows[i]` of the table, input j is `features[j]`.
 
-    Rows without a label are no samples. held_out: whether the test samples are others than the training samples.
+    Rows without a label are no samples. held_out: whether the test samples are separate from the training samples.
     """
 
     data: Data
@@ -50,13 +50,13 @@ def prepare_table(
     whole: bool = False,
     without: str | None = None,
 ) -> PreparedTable:
-    """A table as data: numbers standardised, text one-hot, gaps filled, what cannot be learnt from left out.
+    """Load a table as data: numbers standardised, text one-hot, gaps filled, columns that teach nothing left out.
 
     Numbers are brought to mean 0 and standard deviation 1; a missing number becomes the median, and another column
     says that it was missing. Text becomes a column of 0 and 1 per level. Left out, with a note: constant columns, row
-    numbers, dates, text that is nearly everywhere different; rows without a label, unless they are most. `Data.mean`
-    and `std` stay None: it has been done. whole: without a test set of its own, every labelled row is trained on (see
-    `divided`). without: columns that are no inputs, separated by commas.
+    numbers, dates, text of which nearly every value is different; rows without a label (if most have none, that is an
+    error). `Data.mean` and `std` stay None, as the inputs are standardised already. whole: without a separate test set,
+    train on every labelled row (see `divided`). without: columns that are not to become inputs, separated by commas.
     Raises DataError, which names the line and the column.
     """
     table = read_table(path)
@@ -83,7 +83,7 @@ def prepare_table(
         trained, rows, test_table = torch.arange(len(labelled)), torch.tensor(labelled), read_table(test)
         test_rows, test_targets = _test_samples(test_table, label, classes, usual, notes)
         notes.append(f"test set: {len(test_rows):,} rows of {test.name}")
-    # rows that are training rows already are not told of twice
+    # test rows that are training rows, too, must not be reported twice in the notes
     others = Part(test_table, test_rows.tolist() if held_out else [])
     left_out = _left_out(table, label, without)
     notes += [f"left out, as asked: {listed(left_out, most=10)}"] if left_out else []
@@ -124,14 +124,14 @@ def _label_column(table: Table, label: str | None) -> str:
 
 
 def _check_column(table: Table, name: str) -> None:
-    """DataError for a column that is not there."""
+    """DataError for a column that the table does not have."""
     if name not in table.columns:
         columns = ", ".join(table.columns)
         raise DataError(f"{table.path} has no column {name!r}{nearest(name, table.columns)}; it has {columns}")
 
 
 def _left_out(table: Table, label: str, without: str | None) -> list[str]:
-    """The columns that are asked for as no inputs; DataError for one that is not there, or the label."""
+    """The columns that `without` names; DataError for one that the table does not have, or that is the label."""
     if without is None:
         return []
     names = [without] if without in table.columns else [name.strip() for name in without.split(",") if name.strip()]
@@ -143,7 +143,7 @@ def _left_out(table: Table, label: str, without: str | None) -> list[str]:
 
 
 def _giveaways(table: Table, rows: Sequence[int], targets: Sequence[int], known: set[str]) -> Iterator[str]:
-    """Columns with hardly more values than there are classes, each of which goes with one class: the label again?"""
+    """Notes on columns that nearly always tell the class, with hardly more values than classes: the label again?"""
     if len(rows) < ENOUGH:
         return
     sizes = Counter(targets)
@@ -156,7 +156,7 @@ def _giveaways(table: Table, rows: Sequence[int], targets: Sequence[int], known:
             counts.setdefault(cells[row], Counter())[target] += 1
         usual = [count.most_common(1)[0] for count in counts.values()]
         share = sum(many for _, many in usual) / len(rows)
-        beyond = (share - most) / (1 - most)  # what naming the largest class for all would have
+        beyond = (share - most) / (1 - most)  # of what always naming the largest class gets wrong
         if beyond >= GIVEN_AWAY and len({target for target, _ in usual}) == classes:
             yield (
                 f"{name} tells the label of {100 * share:.3g} % of the rows by itself: if it is the label under "
@@ -165,16 +165,16 @@ def _giveaways(table: Table, rows: Sequence[int], targets: Sequence[int], known:
 
 
 def _same_numbers(table: Table, label: str, rows: Sequence[int], names: Sequence[str]) -> Iterator[str]:
-    """Labels that are the same number or the same letters, and are written in several ways."""
+    """A note on labels that are written in several ways, such as 1 and 01, and are one class."""
     ways: dict[str, set[str]] = {}
     for row, name in zip(rows, names, strict=True):
         ways.setdefault(name, set()).add(str(table.columns[label][row]))
     if same := [" and ".join(map(repr, sorted(held))) for held in ways.values() if len(held) > 1]:
-        yield f"labels that are written in several ways, and one class: {listed(same)}"
+        yield f"labels that are written in several ways, taken as one class: {listed(same)}"
 
 
 def _labelled(table: Table, label: str) -> list[int]:
-    """The rows that have a label; all of them where most have none, which is told as a mistake then."""
+    """The rows that have a label; all rows if most have none, so that `label_names` reports it as an error."""
     gone = set(missing_labels(table.columns[label]))
     return [row for row in range(len(table)) if len(gone) > len(table) / 2 or row not in gone]
 
@@ -189,7 +189,7 @@ def _unlabelled(table: Table, label: str, labelled: Sequence[int]) -> Iterator[s
 
 
 def _same_inputs(inputs: Tensor, targets: Tensor) -> Iterator[str]:
-    """Rows with the same inputs: with another label as well no network can tell which is right."""
+    """Notes on rows with the same inputs; if their labels differ, no network can tell which one is right."""
     groups = alike(inputs)
     kinds = torch.unique(torch.stack([groups, targets], dim=1), dim=0)[:, 0]
     several = torch.bincount(kinds, minlength=int(groups.max()) + 1) > 1
@@ -204,14 +204,14 @@ def _test_samples(
 ) -> tuple[Tensor, Tensor]:
     """The rows of a test set that have a label, and their classes."""
     if label not in table.columns:
-        raise DataError(f"{table.path} has no column {label!r}, the label of the training set; it has to be there too")
+        raise DataError(f"{table.path} has no column {label!r}, the label of the training set; add it")
     rows = _labelled(table, label)
     notes += _unlabelled(table, label, rows)
     names = label_names([table.columns[label][row] for row in rows], lambda i: table.cell(rows[i], label))
     ways: dict[str, list[str]] = {}
     for name in classes:
         ways.setdefault(loosely(name), []).append(name)
-    # in the training set's letters, unless they are those of several classes
+    # spelt as in the training set, unless several of its classes are spelt alike
     alike = {way: only[0] for way, only in ways.items() if len(only) == 1}
     found = [name if name in classes else usual.get(name, alike.get(loosely(name), name)) for name in names]
     return torch.tensor(rows), class_numbers(found, classes, lambda i: table.cell(rows[i], label))

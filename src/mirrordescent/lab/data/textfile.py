@@ -1,4 +1,4 @@
-"""A table in a text file (CSV, TSV), record by record, with the text of each as it stands in the file."""
+"""Reads a table in a text file (CSV, TSV) record by record, with the text of each as it stands in the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirrordescent.lab.data.base import DataError
 BOM = b"\xef\xbb\xbf"
 MARKS = (";", "\t", "|", ",")  # the comma last: it is in numbers too
 SEPARATOR = re.compile(r"\s*sep=([^\r\n])\s*?(?:\r\n|\r|\n|$)", re.IGNORECASE)  # a spreadsheet's first line
-FIRST, SAMPLE = 20, 100_000  # records, and characters, by which the separator is told
+FIRST, SAMPLE = 20, 100_000  # records, and characters, from which the separator is guessed
 LONGEST = 2**31 - 1  # characters of a cell; documents are long
 
 
@@ -22,8 +22,8 @@ LONGEST = 2**31 - 1  # characters of a cell; documents are long
 class Records:
     """The records of a text file that are not blank, the header first.
 
-    lines: all lines of the file, with their ends. spans: the lines of each record, from and to; a cell in quotes may
-    run over several. cells: those of each record.
+    lines: all lines of the file, with their ends. spans: of each record, its start and end in `lines`; a cell in quotes
+    may run over several. cells: those of each record.
     """
 
     mark: str  # between the cells
@@ -33,7 +33,7 @@ class Records:
 
     @property
     def header(self) -> list[str]:
-        """The columns' names; columns without one are what spreadsheets append and what row numbers are written as."""
+        """The columns' names; "" if there is none, as for columns that spreadsheets append or that hold row numbers."""
         return [name.strip() for name in self.cells[0]]
 
     def text(self, record: int) -> str:
@@ -47,7 +47,7 @@ class Records:
 
 
 def read_records(path: Path) -> Records:
-    """The records of a text file; DataError for one that is none."""
+    """Read the records of a text file; DataError if it is not one."""
     text = _decoded(path)
     if not text.strip():
         raise DataError(f"{path} is empty; a table begins with a line of column names")
@@ -71,9 +71,9 @@ def read_records(path: Path) -> Records:
 
 
 def span_of_cell(record: str, column: int, mark: str) -> tuple[int, int]:
-    """From where to where a cell stands in the text of a record, with the quotation marks and spaces around it.
+    """The start and end of a cell in the text of a record, including the quotation marks and spaces around it.
 
-    For records that `read_records` takes: nothing but a separator or the end follows a closing quotation mark.
+    For records that `read_records` accepts: nothing but a separator or the end follows a closing quotation mark.
 
     >>> record = 'a, "b, c",d'
     >>> start, end = span_of_cell(record, 1, ",")
@@ -85,7 +85,7 @@ def span_of_cell(record: str, column: int, mark: str) -> tuple[int, int]:
     for _ in range(column + 1):
         start = end + 1
         found = cell.match(record, start)
-        assert found is not None  # a cell may be empty
+        assert found is not None  # an empty cell matches, too
         end = found.end()
     return start, end
 
@@ -106,8 +106,9 @@ def _decoded(path: Path) -> str:
 
 
 def separator(text: str) -> str:
-    r"""What separates the cells of a text: what the first line says (sep=;), or what the first lines have alike.
+    r"""What separates the cells of a text: the mark that its first line names (sep=;), or the likeliest one.
 
+    Likeliest is what splits most of the first records into as many cells as the header; on a tie, into more cells.
     Spreadsheets in countries that write 1,5 separate by semicolons.
 
     >>> separator("a, kg;b;c\n1,5;2;3\n"), separator("a,b\n1;2,3\n"), separator("sep=;\na,b\n")
@@ -122,7 +123,7 @@ def separator(text: str) -> str:
 
 
 def _alike(text: str, mark: str) -> tuple[float, int]:
-    """The share of the first records that have as many cells as the header, and how many that are."""
+    """The share of the first records that have as many cells as the header, and how many cells that is."""
     widths: list[int] = []
     with contextlib.suppress(csv.Error):
         for record in csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True):

@@ -1,4 +1,4 @@
-"""Small pictures of image samples, as PNG for a page; needs Pillow."""
+"""Makes small pictures of image samples, as PNG for an audit's page; needs Pillow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirrordescent.lab.data.imagefolder import upright
 if TYPE_CHECKING:
     from PIL import Image
 
-SIDE = 128  # of the longer side, at most
+SIDE = 128  # pixels of the longer side, at most
 
 
 def png_of_file(file: Path, side: int, bits: int = 0) -> bytes:
@@ -27,7 +27,7 @@ def png_of_file(file: Path, side: int, bits: int = 0) -> bytes:
 
 
 def png_of_pixels(pixels: Tensor, low: float, high: float, side: int) -> bytes:
-    """An image (channels, height, width) whose values lie between two, scaled down to at most `side` pixels.
+    """An image (channels, height, width) with values from `low` to `high`, scaled down to at most `side` pixels.
 
     One channel is grey, three are RGB, four RGB and opacity, laid on white; of any other number the first is shown.
     """
@@ -46,7 +46,7 @@ def png_of_pixels(pixels: Tensor, low: float, high: float, side: int) -> bytes:
 
 
 def levels_of(inputs: Tensor) -> tuple[float, float]:
-    """What is black and what is white in images: 0 and 1, or 0 and 255, if all lie between them; else the extremes.
+    """The values of black and white in images: 0 and 1, or 0 and 255, if all values lie between; else the extremes.
 
     >>> levels_of(torch.tensor([0.0, 0.5])), levels_of(torch.tensor([0.0, 17.0])), levels_of(torch.tensor([-2.0, 3.0]))
     ((0.0, 1.0), (0.0, 255.0), (-2.0, 3.0))

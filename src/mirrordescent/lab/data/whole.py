@@ -1,4 +1,4 @@
-"""A data set whose every label is to be looked at, and the way back to the file or folder it came from."""
+"""A data set as an audit needs it: trained on as a whole, with the way back to the file or folder it came from."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Kind = Literal["table", "arrays", "folder", "known"]
 
 @dataclass(frozen=True)
 class Whole:
-    """A data set whose every label is to be looked at, and the way back to where the samples came from.
+    """A data set of which every label is to be audited, and the way back to where the samples came from.
 
-    data: its training set is every labelled sample of the file or folder, in its order, but for a test set that is
-        apart.
+    data: its training set is every labelled sample of the file or folder, in its order, except those of a separate
+        test set.
     names: of every training sample, as messages name them: "line 17" of a CSV file (the header is line 1), "row 17"
         of a Parquet file (from 1), the path of an image inside its folder, or "sample 17" (from 0).
-    held_out: whether the test set is apart. If not, the test samples are training samples too, and accuracy on them
-        says nothing.
+    held_out: whether there is a separate test set. If not, the test samples are training samples too, and accuracy on
+        them says nothing.
     """
 
     data: Data
@@ -45,7 +45,7 @@ class Whole:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """As people read them: numbers where the classes have no names."""
+        """The classes' names; their numbers if they have none."""
         return self.data.class_names or tuple(str(label) for label in range(self.data.classes or 0))
 
     def cells(self, i: int) -> tuple[tuple[str, str], ...]:
@@ -55,8 +55,8 @@ class Whole:
     def picture(self, i: int, side: int | None = None) -> bytes | None:
         """A PNG of image i, scaled down to at most `side` (128) pixels on its longer side; None for other data.
 
-        The original file of an image folder; what training sees of other images. Raises DataError for a file that can
-        no longer be read.
+        For a folder of images it shows the original file, for other images what training sees. Raises DataError for a
+        file that can no longer be read.
         """
         if side is not None and side < 1:
             raise ValueError(f"side must be ≥ 1, got {side}")
@@ -64,7 +64,7 @@ class Whole:
 
     @cached_property
     def fingerprints(self) -> tuple[str, ...]:
-        """Of a table's rows, which tell each from others wherever it stands; () for other data."""
+        """A hash per row of a table, which identifies the row wherever it stands; () for other data."""
         return tuple(self.origin.fingerprint(i) for i in range(len(self.names))) if self.kind == "table" else ()
 
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
@@ -72,10 +72,10 @@ class Whole:
 
         keep: which training samples stay, (n,) of bool. labels: their classes, (n,) of int64; `data.targets` where
         nothing changes. What is not changed is copied as it is: rows of a text table, types and values of arrays and
-        Parquet columns, bytes of images, a test set in the file or folder. A new label is written as most labels of
+        Parquet columns, bytes of images, a test set in the file or folder. A changed label is spelt as most labels of
         its class are.
-        Returns the paths written; of a folder every file, those of the kept samples first, in their order.
-        Raises DataError if `out` exists, is inside the original, has another ending or cannot be written, if the
+        Returns the paths written; for a folder every file, those of the kept samples first, in their order.
+        Raises DataError if `out` exists, is inside the original, has the wrong ending or cannot be written, if the
         original has changed since, and if the lab could not read the labels of the copy (fewer than two classes).
         """
         check_choice(self.data, keep, labels)
@@ -91,7 +91,7 @@ class Whole:
         check_place(out, self._originals, self._suffix)
 
     def check_beside(self, *paths: Path) -> None:
-        """Raises DataError where one of the paths is the data themselves, or their test set."""
+        """Raises DataError where one of the paths is the data set itself, or its test set."""
         check_originals(paths, self._originals)
 
     @property
@@ -107,9 +107,9 @@ class Whole:
 
 
 def load_whole(source: Source, root: Path | None = None) -> Whole:
-    """A data set with all its labels, for an audit.
+    """Load a data set with all its labels, for an audit.
 
-    root: where official downloads are kept, as for `load`, which says what is raised; also DataError for data without
+    root: where official downloads are kept, as for `load`. Raises what `load` raises, and DataError for data without
     classes.
 
     >>> whole = load_whole(Source("digits"))
@@ -145,5 +145,5 @@ def _numbered(data: Data) -> tuple[str, ...]:
 
 
 def _shown(path: Path) -> str:
-    # a file name may hold bytes that are no text
+    # a file name may hold bytes that are not UTF-8
     return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
