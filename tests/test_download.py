@@ -119,6 +119,19 @@ def test_a_connection_that_breaks_goes_on_where_it_was(announce: bool, tmp_path:
     assert len(server.asked) == 3
 
 
+@pytest.mark.parametrize("attempts", [5, 7])
+def test_a_file_in_many_pieces_that_fails_says_what_the_last_attempt_met(attempts: int, tmp_path: Path) -> None:
+    spec, name, raw = handed_out(tmp_path)
+    cut = -(-len(raw) // attempts)
+    with serving({name: raw[:-1] + bytes([raw[-1] ^ 1])}, cut=cut) as server:  # another file of the same size
+        spec = at(spec, name, raw, server.url)
+        with pytest.raises(DataError) as caught:
+            fetch("cifar10", tmp_path / "root", known={"cifar10": spec})
+    met = f"{name} does not have the official size and MD5 sum" if attempts == 5 else f"cut off after {5 * cut:,} of"
+    assert met in str(caught.value)
+    assert "after 5 attempts" in str(caught.value)
+
+
 def test_a_server_without_ranges_starts_again(tmp_path: Path) -> None:
     spec, name, raw = handed_out(tmp_path)
     with serving({name: raw}, ranges=False) as server:

@@ -167,9 +167,9 @@ def _read(path: Path) -> dict[str, Array]:
                 raise DataError(f"{path} is a single array; save inputs and labels with numpy.savez(path, x=…, y=…)")
             with file:
                 return {name: _member(path, file, name) for name in file.files}
+    except DataError:
+        raise
     except (OSError, EOFError, zipfile.BadZipFile, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
         # numpy's own message would tell how to load it unsafely
         why = "it is not one" if "pickle" in str(error) else str(error).splitlines()[0]
         raise DataError(f"{path} cannot be read as .npz ({why}); write it anew") from None

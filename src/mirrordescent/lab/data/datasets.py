@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrordescent.lab.data.base import Data, DataError
+from mirrordescent.lab.data.catalog import OFFICIAL
 from mirrordescent.lab.data.labels import loosely
 from mirrordescent.lab.names import listed, unknown
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from mirrordescent.lab.data.tables import PreparedTable
 
 BUILTIN = ("digits", "regression")
-OFFICIAL = ("mnist", "fashion-mnist", "cifar10")
-KNOWN = ("digits", "mnist", "fashion-mnist", "cifar10", "regression")
+KNOWN = ("digits", *OFFICIAL, "regression")
 TABLES = (".csv", ".tsv", ".parquet")
 ARRAYS = (".npz",)
 MANY = 30  # classes; if there are more and all are numbers, they may be a quantity
@@ -50,7 +50,7 @@ class Source:
             raise ValueError(f"test_share must be in (0, 1), got {self.test_share}")
         own = (self.label, self.without, self.test, self.test_share, self.split_seed)
         if self.data in KNOWN and own != (None, None, None, 0.2, 0):
-            told = "label, without, test and test_share are for data of your own"
+            told = "label, without, test, test_share and split_seed are for data of your own"
             raise ValueError(f"{told}; {self.data!r} has its own test set")
 
 

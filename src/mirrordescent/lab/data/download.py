@@ -41,9 +41,9 @@ class _FailedError(Exception):
 
 def _from_address(url: str, item: Download, part: Path, watch: Watch, timeout: float) -> None:
     """Try one address, up to ATTEMPTS times, as long as each attempt brings more of the file."""
+    failed = None
     for _ in range(ATTEMPTS):
         before = _size(part)
-        failed = None
         if before < item.size:
             try:
                 _go_on(url, item, part, watch, timeout)
@@ -59,7 +59,7 @@ def _from_address(url: str, item: Download, part: Path, watch: Watch, timeout: f
                 raise failed
         elif _size(part) == before and failed is not None:
             raise failed
-    raise _FailedError(f"cut off after {_size(part):,} of {item.size:,} bytes, {ATTEMPTS} times")
+    raise _FailedError(f"{failed}, after {ATTEMPTS} attempts")
 
 
 def _go_on(url: str, item: Download, part: Path, watch: Watch, timeout: float) -> None:

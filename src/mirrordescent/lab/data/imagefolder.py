@@ -207,14 +207,14 @@ def _read(files: Sequence[Path], train: Sequence[int], path: Path) -> tuple[Tens
     except ImportError:
         raise DataError(f"{path} needs Pillow, which is not installed; pip install 'mirrordescent[lab]'") from None
     broken: dict[Path, str] = {}
-    grey, sides, bits, cut = True, {}, 0, 0
+    grey, sides, longer, bits = True, {}, {}, 0
     for i, file in enumerate(files):  # reads only headers, except of images with more than 8 bits
         with _damage(file, broken), Image.open(file) as image:
             _refuse_bomb(image)
             grey = grey and image.mode in GREY
             bits = max(bits, _bits(image) if image.mode.startswith("I") else 0)
             sides[i] = min(image.size)
-            cut += max(image.size) > 2 * sides[i]
+            longer[i] = max(image.size)
     chosen = [sides[i] for i in train if i in sides]
     side = max(SMALLEST, min(LARGEST, round(statistics.median(chosen or [SMALLEST]))))
     mode = "L" if grey else "RGB"
@@ -227,6 +227,7 @@ def _read(files: Sequence[Path], train: Sequence[int], path: Path) -> tuple[Tens
             )
     kind = "grey" if grey else "RGB"
     deep = f"; 16-bit images read as {bits}-bit" if bits else ""
+    cut = sum(longer[i] > 2 * sides[i] for i in sides if files[i] not in broken)
     lost = f"; of {cut:,} of them training sees less than half, the square in the middle" if cut else ""
     return pixels, broken, bits, f"images resized to {side}×{side}, {kind}{deep}{lost}"
 
