@@ -1,4 +1,4 @@
-"""A long benchmark in parts: what a part has found is kept in a file, so that the same command goes on."""
+"""A long benchmark in parts: the result of each is kept in a file, so that the same command continues."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from mirrordescent.lab.sweep import Finished, Work, sweep
 
 
 def add_options(parser: argparse.ArgumentParser, root: Path) -> None:
-    """What such a benchmark can be told. root: where its runs and parts are unless told."""
+    """The options of such a benchmark. root: the default folder for its runs and parts."""
     parser.add_argument("--model", default="auto", help="the network; auto is what suits the data")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--root", type=Path, default=root)
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--minutes", type=float, help="stop when they are over")
+    parser.add_argument("--minutes", type=float, help="stop after so many minutes; the same command continues")
     parser.add_argument("--out", type=Path, help="where to write the record")
-    parser.add_argument("--known", type=Path, help="a record of this benchmark: its parts are not measured again")
+    parser.add_argument("--known", type=Path, help="a record of this benchmark, whose parts are not measured again")
 
 
 def cell(root: Path, name: str, of: Sequence[str], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What was found under that name, or what `measure` finds, which is kept with the machine that it was found on.
+    """The part that is kept under that name, or what `measure` returns, which is kept with the machine's name.
 
-    of: all that it depends on, such as the ids of runs and the data's digest; for anything else it is another part. The
-    code is not among it: after a change of how labels are judged, remove the folder `cells`.
+    of: all that it depends on, such as the ids of runs and the data's digest; if any of it changes, it is another part.
+    The code does not count: after a change to how labels are judged, remove the folder `cells`.
     """
     part = f"{name}-{hashlib.sha256(json.dumps([*of]).encode()).hexdigest()[:12]}"
     path = _path(root, part)
@@ -51,13 +51,13 @@ def cell(root: Path, name: str, of: Sequence[str], measure: Callable[[], dict[st
 
 
 def take_up(root: Path, known: Path | None) -> None:
-    """Keep what a record holds as if it had been measured here: a benchmark goes on, on another machine."""
+    """Keep a record's parts as if they had been measured here, so that a benchmark continues on another machine."""
     if known is None:
         return
     each = json.loads(known.read_text())["results"]["each"]
     for one in itertools.chain(*each.values()) if isinstance(each, dict) else each:
         if "part" not in one:
-            raise SystemExit(f"{known} was written before records told their parts: measure anew, without --known")
+            raise SystemExit(f"{known} was written before records named their parts: measure anew, without --known")
         if not (path := _path(root, one["part"])).exists():
             _keep(path, one)
 
@@ -72,7 +72,7 @@ def _keep(path: Path, found: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def within(minutes: float | None) -> Iterator[None]:
-    """Stop as by Ctrl-C when the minutes are over: what is under way writes its checkpoint, and can go on."""
+    """Stop as by Ctrl-C when the minutes are over: what is under way writes its checkpoint, and can continue."""
     over = threading.Event()
 
     def stop() -> None:
@@ -88,13 +88,13 @@ def within(minutes: float | None) -> Iterator[None]:
     except KeyboardInterrupt:
         if not over.is_set():
             raise
-        print(f"the {minutes:g} minutes are over; the same command goes on")
+        print(f"the {minutes:g} minutes are over; the same command continues")
     finally:
         timer.cancel()
 
 
 def trained(works: Sequence[Work], keeping: Keeping, place: Place) -> None:
-    """Train all of them: side by side on a GPU; on a CPU those on known data several at once, then the others."""
+    """Train all works: on a GPU side by side; on a CPU those on the data by name several at once, then the others."""
     works = list({(work.root, work.run.id): work for work in works}.values())
     if place.resolved.type == "cuda":
         _check(side_by_side(works, keeping, place))

@@ -1,10 +1,10 @@
-"""One task after the other: how much of the old ones a network keeps, under RMD and under what is usual.
+"""One task after the other: how much of the old ones a network keeps, under RMD and under the usual methods.
 
     python benchmarks/continual.py --jobs 2 --out results/continual-digits.json
 
-The methods are those of `rmd continual`, each over a grid of settings. The choice between settings is made on the test
-sets, for all methods alike: by the mean test accuracy over all tasks at the end, and by that over the first two after
-the second. A setting with a seed that diverged is not chosen. Penalties diverge where lr · α · F is large, so ewc has
+The methods are those of `rmd continual`, each over a grid of settings. Settings are chosen on the test sets, for all
+methods alike: by the mean test accuracy over all tasks at the end, and by that over the first two after the second. A
+setting with a seed that diverged is not chosen. Training with a penalty diverges where lr · α · F is large, so ewc has
 three step sizes.
 """
 
@@ -76,9 +76,9 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--kind", default="permuted", choices=["permuted", "split"])
     parser.add_argument("--tasks", type=int, default=5)
-    parser.add_argument("--samples", type=int, help="of each task; all unless given")
+    parser.add_argument("--samples", type=int, help="training samples of each task; all unless given")
     parser.add_argument("--raw", action="store_true", help="inputs as they are: not centred, and not of deviation 1")
-    parser.add_argument("--epochs", type=int, default=20, help="of each task")
+    parser.add_argument("--epochs", type=int, default=20, help="epochs of each task")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--methods", nargs="+", default=list(GRIDS), choices=list(GRIDS))
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")

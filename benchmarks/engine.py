@@ -3,11 +3,11 @@
     python benchmarks/engine.py --out results/engine-h200.json
     python benchmarks/engine.py --data-root ~/.cache/mirrordescent --runs 1 8
 
-The paper's setting: ResNet-18 on images of CIFAR's size, batch 128, crop and flip, near-zero start. The repeats of all
-ways alternate, so that all see the same machine. The plain loops (4 workers, PIL images, torchvision's transforms, the
-loss and the accuracy read at every step) leave everything else as PyTorch has it: workers start anew at every epoch,
-cuDNN takes the kernels that it thinks best. At the end: what the kernels of a captured step do, for one run alone and
-for all side by side.
+The paper's setting: ResNet-18 on images of CIFAR's size, batch 128, crop and flip, near-zero start. The ways of
+training take turns, so that all see the same machine. The plain loops (4 workers, PIL images, torchvision's transforms,
+the loss and the accuracy read at every step) leave everything else as PyTorch has it: workers start anew at every
+epoch, cuDNN takes the kernels that it thinks best. At the end: which kernels a captured step spends its time in, for
+one run alone and for all side by side.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ WARM_UP = 20  # steps: libraries choose their kernels
 PROFILED = 5  # steps
 LISTED = 40  # kernels of a profile that the record names
 
-# The first that a kernel's name fits: names of cuDNN 9, of ours, and of Inductor, which says in them all that one does.
+# A kernel is in the first group whose pattern fits its name: cuDNN 9's names, ours, and Inductor's, which say all that
+# a kernel does.
 GROUPS = {
     "convolutions, weights": "wgrad|ReduceSplitK",
     "convolutions, data": "dgrad",
@@ -72,7 +73,7 @@ def random_data() -> Data:
 
 
 class Pictures(Dataset[tuple[Tensor, int, int]]):
-    """As torchvision's CIFAR10: a PIL image and its transform at every visit; and its index, which z needs."""
+    """Like torchvision's CIFAR10: transforms a PIL image at every visit; and gives its index, which z needs."""
 
     def __init__(self, data: Data, transform: Transform) -> None:
         self.images = data.inputs.permute(0, 2, 3, 1).contiguous().numpy()  # (n, height, width, channels)
@@ -128,7 +129,7 @@ def printed_update(run: Run, model: nn.Module, n: int) -> Update:
 
 
 def library_update(run: Run, model: nn.Module, n: int) -> Update:
-    """The run's md.RMD."""
+    """The update by the run's md.RMD."""
     optimizer = optimizer_for(run, model, n)
     assert isinstance(optimizer, md.RMD)
 
@@ -158,7 +159,7 @@ def plain_steps(
     model = build(run.model, data.shape, data.classes, start=run.start, seed=run.seed).to(device)
     update = updating(run, model, len(data))
     loader: DataLoader[tuple[Tensor, ...]] = DataLoader(
-        Pictures(data, transform),  # type: ignore[arg-type]  # which it collates
+        Pictures(data, transform),  # type: ignore[arg-type]  # the loader collates them
         batch_size=run.batch_size,
         shuffle=True,
         drop_last=True,
@@ -175,7 +176,7 @@ def plain_steps(
 
 
 def plain_seconds(loop: Iterator[object], in_epoch: int, steps: int) -> float:
-    """Seconds per epoch, scaled up from `steps`; over a whole epoch, the workers start once in it."""
+    """Seconds per epoch, scaled up from `steps`; in a whole epoch, the workers start once."""
     with torch.backends.cudnn.flags(enabled=True, benchmark=False):
         begun = time.perf_counter()
         for _ in range(steps):
@@ -200,7 +201,7 @@ def engine_seconds(graphs: Sequence[Captured], steps: int) -> float:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train. seconds: of a run's epoch, measured over a number of steps, which `steps` is when it counts."""
+    """A way to train. seconds: measures a run's epoch over a number of steps, which is `steps` when it counts."""
 
     name: str
     steps: int
@@ -208,7 +209,7 @@ class Way:
 
 
 def plain_ways(data: Data, device: torch.device, workers: int, steps: int | None) -> list[Way]:
-    """The plain loop as the authors' and with our optimizer in bfloat16; none where torchvision is missing."""
+    """The plain loop as the authors have it, and in bfloat16 with our optimizer; none where torchvision is missing."""
     transform = torchvision_transform(data)
     if transform is None:
         return []
@@ -240,7 +241,7 @@ def in_use() -> int:
 
 
 def captures(data: Data, place: Place, count: int) -> tuple[list[Captured], dict[str, Any]]:
-    """So many runs captured; and what the first (with what all share) and each further one take, in bytes and time."""
+    """Capture `count` runs; also what the first (with what all share) and each further one take, in bytes and time."""
     graphs: list[Captured] = []
     used, clock = [in_use()], [time.perf_counter()]
     for seed in range(count):
@@ -375,10 +376,10 @@ def show_profile(name: str, found: dict[str, Any]) -> None:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, help="folder with CIFAR-10 (default: random images of its size)")
-    parser.add_argument("--runs", type=int, nargs="+", default=[1, 2, 4, 8], help="so many runs side by side")
+    parser.add_argument("--runs", type=int, nargs="+", default=[1, 2, 4, 8], help="how many runs side by side")
     parser.add_argument("--epochs-part", type=int, help="steps per timing of the engine (default: a whole epoch)")
     parser.add_argument("--plain-steps", type=int, help="steps per timing of a plain loop (default: a whole epoch)")
-    parser.add_argument("--workers", type=int, default=4, help="of the plain loops' DataLoader")
+    parser.add_argument("--workers", type=int, default=4, help="workers of the plain loops' DataLoader")
     parser.add_argument("--repeats", type=int, default=5, help="timings of each")
     parser.add_argument("--out", type=Path, help="where to write the record")
     arguments = parser.parse_args()

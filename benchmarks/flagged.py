@@ -21,7 +21,7 @@ ACROSS = 12
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("audit", type=Path, help="audit.csv")
-    parser.add_argument("--data", required=True, help="the data set that was audited, of gray images")
+    parser.add_argument("--data", required=True, help="the data set that was audited; its images must be gray")
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--record", type=Path, required=True, help="where to write the flagged lines")
     parser.add_argument("--picture", type=Path, required=True)

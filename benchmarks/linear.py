@@ -43,7 +43,7 @@ def regression(potential: str, *, n: int = 24, p: int = 80, anchor: bool = False
 
 
 def exact_minimiser(problem: Problem, lam: float) -> Tensor:
-    """argmin λ Σ ½ (x_i·w − y_i)² + D_ψ(w, w₀): in closed form for ℓ2, else by cvxpy. λ = ∞: over the solutions."""
+    """argmin λ Σ ½ (x_i·w − y_i)² + D_ψ(w, w₀): closed form for ℓ2, else cvxpy. λ = ∞: argmin D_ψ over solutions."""
     x, y, start = problem.x, problem.y, problem.start
     if problem.potential == "l2":
         ridge = 0.0 if lam == float("inf") else 1 / lam
@@ -126,9 +126,9 @@ def train(
     settled: float = 0.0,
     **settings: Any,
 ) -> Outcome:
-    """RMD on the problem, in float64, in shuffled batches; `ragged` keeps a smaller last batch.
+    """Run RMD on the problem, in float64, in shuffled batches; `ragged` keeps a smaller last batch.
 
-    settled: end before the epochs are over once every |z_i − s_i| is below it, where z and w stay as they are.
+    settled: end before the epochs are over once every |z_i − s_i| is below it, as z and w then stay as they are.
     """
     n = len(problem.y)
     w = nn.Parameter(problem.start.clone())

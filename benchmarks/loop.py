@@ -54,7 +54,7 @@ def plain_steps(run: Run, data: Data, workers: int) -> Iterator[None]:
 
 
 def lab_steps(run: Run, data: Data) -> Iterator[None]:
-    """The same by the lab's loop, an epoch's draws included."""
+    """One step of the lab's loop per `next`, each epoch's draws included."""
     job = Job(run, data, Place("cpu"))
     epoch = 0
     while True:
@@ -91,8 +91,8 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--model", default="auto")
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--workers", type=int, nargs="*", default=[0], help="of the DataLoader")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a block")
+    parser.add_argument("--workers", type=int, nargs="*", default=[0], help="numbers of workers of the DataLoader")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each block of a loop takes")
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--out", type=Path, help="where to write the record as JSON")
     arguments = parser.parse_args()

@@ -1,8 +1,8 @@
-"""What a training step on a CPU takes if freed memory is kept, as `rmd` does, over what it takes if not.
+"""What a training step on a CPU takes if freed memory is kept, as `rmd` does, relative to what it takes otherwise.
 
     python benchmarks/memory.py
 
-Every measurement is a process of its own, with and without in turn; the ratios are medians over the pairs.
+Every measurement is a process of its own, with and without in turn; the ratios are medians over pairs of these.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RATIOS = ("clock", "processors", "most_memory")
 
 
 def measured(model: str, shape: list[int], batch: int, seconds: float) -> dict[str, float]:
-    """Of this process, per step: seconds by the clock and of the processors, and pages taken from the system."""
+    """This process's use per step: seconds of clock and processors, pages from the system; and its most memory."""
     images, labels = torch.randint(256, (4 * batch, *shape), dtype=torch.uint8), torch.randint(10, (4 * batch,))
     data = Data("images", images, labels, images[:1], labels[:1], 10)
     settings = {"model": model, "batch_size": batch, "augment": "none"}
@@ -57,7 +57,7 @@ def measured(model: str, shape: list[int], batch: int, seconds: float) -> dict[s
 
 
 def in_a_process(case: dict[str, Any], *, kept: bool) -> dict[str, float]:
-    """The same of a process that keeps freed memory, or of one that does not."""
+    """`measured` in a process of its own, which keeps freed memory or does not."""
     words = [sys.executable, __file__, "--case", json.dumps(case), *(["--kept"] if kept else [])]
     environment = {name: value for name, value in os.environ.items() if name not in OWN}
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment)
@@ -66,14 +66,14 @@ def in_a_process(case: dict[str, Any], *, kept: bool) -> dict[str, float]:
 
 
 def pair(case: dict[str, Any], *, first: bool) -> tuple[dict[str, float], dict[str, float]]:
-    """Kept and not; first: which of them comes first, kept or not, as the machine may drift."""
+    """One measurement with memory kept, one without. first: whether that with comes first, as the machine may drift."""
     one, other = in_a_process(case, kept=first), in_a_process(case, kept=not first)
     return (one, other) if first else (other, one)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of a measurement")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long each measurement takes")
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--out", type=Path, help="where to write the record as JSON")
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)

@@ -1,12 +1,12 @@
-"""What `rmd audit` takes and finds on data of one's own: a table of 20,000 rows, a folder of 2,000 pictures.
+"""How long `rmd audit` takes and what it finds on one's own data: a table of 20,000 rows, a folder of 2,000 pictures.
 
     python benchmarks/own.py --out results/own.json
 
 Both are made here. Nothing was tuned on the table; the network for pictures of one's own was chosen on such pictures,
-among others. The table is of four kinds of customers, told apart by numbers (with separators of thousands, gaps and a
-long tail) and words; the pictures are of five shapes, 64 x 64, any colour, size and angle, on a rough ground. A label
-is wrong with probability 0.15: any of the others. The command is called as a person would, in a process of its own,
-and its audit.csv is held against the truth.
+among others. The table is of four kinds of customers, told apart by numbers (with thousands separators, gaps and a
+long tail) and words; the pictures are of five shapes, 64 x 64, any colour, size and angle, on a noisy ground. A label
+is wrong with probability 0.15: any of the others. The command is called as a person would call it, in a process of its
+own, and its audit.csv is compared with the truth.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ HEATING = {"gas": (6, 4, 1, 3), "oil": (1, 2, 4, 1), "wood": (1, 0, 5, 0), "elec
 SHAPES = ("disc", "square", "triangle", "cross", "ring")
 SIDE = 64
 
-Truth = dict[str, str]  # by the name in audit.csv
+Truth = dict[str, str]  # the right label by the name in audit.csv
 
 
 def given(right: str, names: tuple[str, ...], draw: random.Random) -> str:
-    """The label that somebody wrote down."""
+    """The label that is written down, sometimes a wrong one."""
     return draw.choice([name for name in names if name != right]) if draw.random() < WRONG else right
 
 
 def table(path: Path, rows: int, draw: random.Random) -> Truth:
-    """Write a table, and tell what each row's label should be."""
+    """Write a table; returns what each row's label should be."""
     truth = {}
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -65,7 +65,7 @@ def table(path: Path, rows: int, draw: random.Random) -> Truth:
 
 
 def folder(path: Path, pictures: int, draw: random.Random) -> Truth:
-    """Write a folder of pictures by class, and tell where each should be."""
+    """Write a folder of pictures by class; returns which class each should be in."""
     truth = {}
     for shape in SHAPES:
         (path / shape).mkdir(parents=True)
@@ -103,7 +103,7 @@ def picture(shape: str, draw: random.Random) -> Image.Image:
 
 
 def audited(data: Path, options: list[str], truth: Truth, work: Path) -> dict[str, Any]:
-    """Call the command, and hold what it wrote against the truth."""
+    """Call the command, and compare what it wrote with the truth."""
     command = [sys.executable, "-m", "mirrordescent", "audit", str(data), *options]
     start = time.perf_counter()
     subprocess.run([*command, "--root", str(work / "runs"), "--out", str(work / "out")], check=True)

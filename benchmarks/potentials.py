@@ -3,9 +3,10 @@
     python benchmarks/potentials.py --out results/potentials.json
 
 An MLP on digits, trained by RMD from PyTorch's start, with a step that moves a weight of the usual size alike under
-every potential: lr = 0.2 · ψ''(s), s the root mean square of the weights at the start. λ is ten times that, so that z's
-time scale is ten epochs; 40 epochs, batches of 32. Then the weight matrices are cut down in two ways, without training
-again: only the largest weights stay, or every matrix is rounded to 2^bits values, evenly spaced over its range.
+every potential: lr = 0.2 · ψ''(s), s being the root mean square of the weights at the start. λ is ten times that, so
+that z's time scale is ten epochs; 40 epochs, batches of 32. Then the weight matrices are cut down in two ways, without
+training again: only the largest weights stay, or every matrix is rounded to 2^bits values, evenly spaced over its
+range.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def trained(data: Data, x: Tensor, potential: str, seed: int) -> tuple[nn.Module, float]:
-    """The network, and the step that it was trained with."""
+    """The network, and the lr that it was trained with."""
     model = build("mlp", data.shape, 10, seed=seed)
     q, usual = POTENTIALS[potential], float(flat(model).square().mean().sqrt())
     lr = RATE * (q - 1) * usual ** (q - 2)
@@ -56,7 +57,7 @@ def trained(data: Data, x: Tensor, potential: str, seed: int) -> tuple[nn.Module
 
 
 def pruned(share: float) -> Callable[[list[Tensor]], None]:
-    """Leave that share of all weights, the largest."""
+    """Keep that share of all weights, the largest; the others become 0."""
 
     def change(weights: list[Tensor]) -> None:
         least = torch.cat([w.abs().flatten() for w in weights]).quantile(1 - share)
@@ -67,7 +68,7 @@ def pruned(share: float) -> Callable[[list[Tensor]], None]:
 
 
 def rounded(bits: int) -> Callable[[list[Tensor]], None]:
-    """Leave so many values in each matrix."""
+    """Round each matrix to 2^bits values."""
 
     def change(weights: list[Tensor]) -> None:
         for w in weights:
@@ -78,7 +79,7 @@ def rounded(bits: int) -> Callable[[list[Tensor]], None]:
 
 
 def measured(data: Data, potential: str, seed: int) -> dict[str, float]:
-    """What became of the weights, and test accuracy: as trained, and cut down."""
+    """What the weights are like, and test accuracy: as trained, and with weights cut down."""
     scaled = Scaling(data, torch.device("cpu"))
     x, test_x = scaled(data.inputs), scaled(data.test_inputs)
     model, lr = trained(data, x, potential, seed)

@@ -1,4 +1,4 @@
-"""The record that a benchmark leaves, and the device that it is about."""
+"""The record that a benchmark writes, and the device that it measures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _count(number: int, thing: str) -> str:
 
 
 def _command() -> str:
-    """The command line; the record is in results/, and for a folder of somebody's machine stands what it is for."""
+    """The command line, with the record in results/, and for other absolute paths the names of their options."""
     words = []
     for option, word in zip(sys.argv, sys.argv[1:], strict=False):
         if option == "--out":

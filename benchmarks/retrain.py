@@ -5,8 +5,8 @@
 
 Labels are redrawn with probability --corruption and audited as `rmd audit` does it, with its check. Every row is
 then trained by the recipe of `rmd clean`, which takes about as many steps for few samples as for many (of ResNet-18: as
-many epochs), and judged by the data's test set: all labels, the truly right ones, and what the audit leaves. Stop it,
-and the same command goes on (on another machine: with --known and the record); the table is of what is there.
+many epochs), and judged by the data's test set: all labels, the truly right ones, and what the audit leaves. If it is
+stopped, the same command continues (on another machine: with --known and the record); the table is of what is done.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mirrordescent.lab.sweep import Work
 
 PLAIN, RELABEL = {"mixup": 0.0}, {"relabel": True}
 
-# what to compare with, which takes no audit
+# what to compare with, without an audit
 COMPARED: dict[str, dict[str, Any]] = {
     "all labels": PLAIN,
     "the right labels only": PLAIN,
@@ -44,7 +44,7 @@ COMPARED: dict[str, dict[str, Any]] = {
     "the right labels only, mixup": {},
 }
 
-# what the audit's labels become
+# what is done with the labels that the audit flags
 CLEANED: dict[str, dict[str, Any]] = {
     "dropped": PLAIN,
     "dropped, mixup": {},
@@ -131,8 +131,8 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--corruption", type=float, default=0.4)
     parser.add_argument("--noise", default="uniform")
-    parser.add_argument("--epochs", type=int, help="of training again; chosen from the data unless given")
-    parser.add_argument("--audit-epochs", type=int, help="of the audit; chosen from the data unless given")
+    parser.add_argument("--epochs", type=int, help="epochs of training again; chosen from the data unless given")
+    parser.add_argument("--audit-epochs", type=int, help="epochs of the audit; chosen from the data unless given")
     parser.add_argument("--rows", nargs="+", default=list(WAYS), choices=list(WAYS), metavar="ROW", help="only these")
     add_options(parser, Path("runs/retrain"))
     arguments = parser.parse_args()

@@ -5,9 +5,10 @@
 
 Every row but the last costs one training run, of the same number of epochs; the last trains five times, for 20 epochs,
 each time on four fifths of the samples. Cost is in passes over the data, as a multiple of one run's. All are runs of
-the lab, side by side on a GPU. Stop it, and the same command goes on (on another machine: with --known and the record);
-what is measured is in cells/ of its root, and the table is of what is there. AUROC for "the label is wrong", mean over
-seeds; the audit's estimates beside the truth, and its precision at the number of errors that it estimates.
+the lab, side by side on a GPU. If it is stopped, the same command continues (on another machine: with --known and
+the record); what is measured is in cells/ of its root, and the table is of what is there. It has the AUROC for "the
+label is wrong", mean over seeds; the audit's estimates beside the truth, and its precision at the number of errors that
+it estimates.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from mirrordescent.lab.sweep import Work
 KINDS = ["uniform=0.2", "uniform=0.4", "pair=0.2", "pair=0.4", "instance=0.2", "instance=0.4"]
 FOLDS = 5
 CROSS_VALIDATED = "self-confidence over five folds (cleanlab's way)"
-SHORT = 20  # epochs of each: longer ones learn their wrong labels by heart, and rank worse
+SHORT = 20  # epochs of each fold: longer training learns the wrong labels by heart, and ranks worse
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def kept(run: Run, data: Data, keeping: Keeping, place: Place) -> Kept:
 
 
 def likeliest(audit: md.Audit) -> Tensor:
-    """The log-odds of the likeliest other class against the given one, whichever the two are."""
+    """The log-odds of the likeliest other class against the given one, whichever classes these are."""
     assert audit.probabilities is not None
     p, own = audit.probabilities.clamp_min(1e-6), audit.given[:, None]
     return (p.scatter(1, own, 0.0).amax(1) / p.gather(1, own)[:, 0]).log()
@@ -137,7 +138,7 @@ def out_of_fold(works: list[tuple[Work, Tensor]], place: Place) -> Tensor:
 def measured(
     data: Data, arguments: argparse.Namespace, kind: str, seed: int, keeping: Keeping, place: Place
 ) -> dict[str, Any]:
-    """For one noise and one seed: AUROC of every row, and what the audit estimates."""
+    """For one kind of noise and one seed: the AUROC of every row, and what the audit estimates."""
     noise, rate = kind.split("=")
     asked = Asked(model=arguments.model, corruption=float(rate), noise=noise, epochs=arguments.epochs, seed=seed)  # type: ignore[arg-type]  # checked there
     runs = runs_of(run_for(data, arguments.data, asked))
@@ -209,7 +210,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="digits")
     parser.add_argument("--kinds", nargs="+", default=KINDS, help="NOISE=RATE")
-    parser.add_argument("--epochs", type=int, help="of every run; chosen from the data unless given")
+    parser.add_argument("--epochs", type=int, help="epochs of every run; chosen from the data unless given")
     parser.add_argument("--no-folds", action="store_true", help="leave out the row that trains five times")
     add_options(parser, Path("runs/scores"))
     arguments = parser.parse_args()

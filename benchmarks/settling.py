@@ -27,7 +27,7 @@ from mirrordescent.lab.sweep import sweep
 LAM, LR = 1.2, 0.1
 SIZES = (8, 32, 128)
 SEEDS = 3
-TIMES = 4  # time scales, for how long
+TIMES = 4  # length of a run, in time scales
 ENOUGH = 0.9  # AUROC
 KEPT = ("epoch", "train_accuracy", "test_accuracy", "z_auroc", "residual")
 
@@ -54,7 +54,7 @@ def runs() -> list[Run]:
 
 
 def result(records: list[Record]) -> dict[str, Any]:
-    """Of one setting: means over its seeds."""
+    """One setting's figures: means over its seeds."""
     run = records[0].run
     scale = LAM / LR * (run.batch_size if run.reduction == "batch" else 1)
     curve = [

@@ -4,8 +4,8 @@
 
 Digits under six kinds of noise, Fashion-MNIST's first 2,000 images, and tables with classes that overlap more and less:
 scikit-learn's wine and breast cancer, made ones of 5,000 rows, and small ones whose classes are of unequal size, a
-small one like a larger one. The wrong labels of all but digits are uniform over the other classes. The audit's rule for
-the second opinion was chosen on these data but for the last.
+small class being much like a larger one. The wrong labels of all but digits are uniform over the other classes. The
+audit's rule for the second opinion was chosen on all these data but the last.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MADE = {"overlap little": (2.0, 0.15), "overlap": (1.0, 0.15), "overlap much": (
 
 @dataclass(frozen=True)
 class Case:
-    """Data with wrong labels. wrong: which, where they are not corrupted on the way in."""
+    """Data with wrong labels. wrong: which these are, where it is not the audit that corrupts them."""
 
     name: str
     data: str

@@ -26,7 +26,7 @@ from mirrordescent.lab.timing import alternating, captured, ratio
 from mirrordescent.pending import Batch, gradients
 
 POTENTIALS = ("l2", "l1", "q=1.5", "q=3", "linf", "entropy", "hypentropy", "2 * l2", "quadratic")
-# Small enough to leave the weights what they are over thousands of steps.
+# Small enough to leave the weights as they are over thousands of steps.
 LR = 1e-12
 
 
@@ -42,7 +42,7 @@ def named(potential: str, w: Tensor) -> md.Potential:
 
 
 def rmd_step(optimizer: md.RMD) -> Callable[[], object]:
-    """The step alone: w's and z's, with the batch and the gradients already there."""
+    """RMD's step alone, of w and z, with the batch and the gradients already there."""
     index = torch.arange(128, device=device())
     slope = torch.full((128,), -0.1, device=device())
     batch = Batch(index, slope, ended=True)

@@ -103,7 +103,7 @@ def page(folder: Path = RESULTS) -> str:
 
 
 def again(name: str) -> str:
-    """What training again is worth: a record of benchmarks/retrain.py."""
+    """What training again is worth: the table of a record of benchmarks/retrain.py."""
     found = json.loads((RESULTS / f"retrain-{name}.json").read_text())["results"]["table"]
     rows = []
     for row, one in found.items():
@@ -114,7 +114,7 @@ def again(name: str) -> str:
 
 
 def shares() -> str:
-    """The share of wrong labels by one network and by two: the record of benchmarks/shares.py."""
+    """The share of wrong labels by one network and by two: the table of the record of benchmarks/shares.py."""
     rows = []
     for case in json.loads((RESULTS / "shares.json").read_text())["results"]["cases"]:
         both = case["both"]
@@ -130,7 +130,7 @@ def percent(share: float) -> str:
 
 
 def with_tables(text: str) -> str:
-    """A page with the tables that its comments name."""
+    """The page with the tables filled in that its comments name."""
     made = {"scores": summary(records(RESULTS)), "shares": shares()}
     made |= {f"retrain-{name}": again(name) for name in ("digits", "cifar10")}
     for name, new in made.items():

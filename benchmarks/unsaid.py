@@ -1,4 +1,4 @@
-"""What the authors' public scripts leave open about RMD batch, and what it changes: precision, batch norm, the seed.
+"""What the authors' public scripts leave open about RMD batch, and how much that matters: precision, batch norm, seed.
 
     python benchmarks/unsaid.py --data-root DATA_ROOT --out results/unsaid-h200.json
 
@@ -6,8 +6,8 @@ CIFAR-10 with 40 % of the labels redrawn, as in the paper's tables (`rmd reprodu
 in float32, and wrap the network in `DataParallel`: on several GPUs each of them normalises its part of the batch by
 itself, and the first one's statistics are those that are kept. On a GPU, float32 means PyTorch's default:
 convolutions in TensorFloat-32. Accuracies are means over the last three evaluations. Beside each setting stands the
-tables' own run with the same λ at the same epochs, read from --tables: from the same seed, but for the seeds' own rows.
-It is meant for a GPU. Stop it, and the same command goes on.
+tables' own run with the same λ at the same epochs, read from --tables, and with the same seed but for "another seed".
+It is meant for a GPU. If it is stopped, the same command continues.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ KEPT = ("train_accuracy", "test_accuracy", "divergence")
 
 @dataclass(frozen=True)
 class Setting:
-    """A run of the tables, but for what is said here."""
+    """A run of the tables, changed as said here."""
 
     name: str
     lam: float
     seed: int
-    beside: int  # seed of the tables' run that it is set beside
+    beside: int  # seed of the tables' run that it is compared with
     precision: str = "auto"
     parts: int = 1  # of a batch, each with a batch norm of its own
 
@@ -91,7 +91,7 @@ def in_parts(call: Callable[[nn.Module, Tensor], Tensor], parts: int) -> Callabl
 
 
 def result(setting: Setting, rows: Sequence[Row], tables: Sequence[Record]) -> dict[str, Any]:
-    """Of one setting, beside the tables' run with its λ, at the same epochs where that has all of them."""
+    """One setting's figures, beside those of the tables' run with its λ if that has all the same epochs."""
     wanted = paper.paper_rmd(CORRUPTION, setting.lam, setting.beside)
     [plain] = [held.rows for held in tables if held.run == wanted]
     epochs = [row["epoch"] for row in rows]

@@ -63,7 +63,7 @@ def test_what_is_under_way_when_time_is_over_goes_on(tmp_path: Path, capsys: pyt
     begun = time.monotonic()
     with within(2 / 60):
         trained([Work(run, data, tmp_path / "apart")], Keeping(tmp_path), CPU)
-    assert "minutes are over; the same command goes on" in capsys.readouterr().out
+    assert "minutes are over; the same command continues" in capsys.readouterr().out
     assert time.monotonic() - begun < 60
     assert read(tmp_path / "apart" / run.id).status == "interrupted"
     assert (tmp_path / "apart" / run.id / "checkpoint.pt").exists()

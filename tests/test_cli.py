@@ -125,7 +125,7 @@ def test_no_words_give_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
         ("report --root runs", "unknown option '--root'; FOLDER goes without one"),
         ("audit --data animals.csv", "unknown option '--data'; DATA goes without one"),
         ("sweep --grid lam=1,,2", "a grid is NAME=VALUE,VALUE"),
-        ("reproduce --quick --epochs 3", "--quick has runs of its own"),
+        ("reproduce --quick --epochs 3", "--quick chooses the runs itself"),
         ("reproduce --report-only --lams 2", "--report-only trains nothing"),
         ("reproduce --methods rmd", "unknown method 'rmd'"),
         ("train -e 3", "unknown option '-e'"),
@@ -148,7 +148,7 @@ def test_a_mistake_costs_one_line(line: str, message: str, capsys: pytest.Captur
         ("report .", "holds no runs"),
         ("train --data mnist", "is missing; run: rmd data fetch mnist"),
         ("data fetch mnist --from nowhere", "nowhere"),
-        ("data verify mnist", "mnist is not whole; run: rmd data fetch mnist"),
+        ("data verify mnist", "mnist is incomplete or damaged; run: rmd data fetch mnist"),
     ],
 )
 def test_a_failure_is_one_line_and_exit_code_1(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,5 +34,5 @@ def test_the_command_says_that_it_goes_on(
     monkeypatch.setattr(os, "fsync", full)
     assert main(["train", "--epochs", "1", "--root", str(tmp_path)]) == 1
     told = " ".join(capsys.readouterr().err.split())
-    assert "metrics.jsonl: No space left on device; make room, and the same command goes on" in told
+    assert "metrics.jsonl: No space left on device; make room, and the same command continues" in told
     assert "Traceback" not in told

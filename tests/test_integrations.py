@@ -235,9 +235,9 @@ def test_transformers_trainer_says_what_it_cannot_go_with(tmp_path: Path) -> Non
     model = Linear()
     with pytest.raises(TypeError, match=r"optimizers must be \(a md.RMD .*, got SGD"):
         trainer(tmp_path, rmd=torch.optim.SGD(model.parameters(), 0.1))
-    with pytest.raises(ValueError, match=r"24 samples, and md\.RMD was made for 5"):
+    with pytest.raises(ValueError, match=r"24 samples, but md\.RMD was made for 5"):
         trainer(tmp_path, model=model, rmd=md.RMD(model.parameters(), 0.1, 1.0, 5))
-    with pytest.raises(ValueError, match="compute_loss_func makes one loss of a batch"):
+    with pytest.raises(ValueError, match="compute_loss_func gives one loss per batch"):
         trainer(tmp_path, compute_loss_func=lambda *_: None)
     with pytest.raises(ValueError, match="parameters that are not the model's"):
         trainer(tmp_path, rmd=optimizer_for(Linear().parameters()))
@@ -248,7 +248,7 @@ def test_transformers_trainer_says_what_it_cannot_go_with(tmp_path: Path) -> Non
 
     with pytest.raises(TypeError, match="got RMD alone"):
         RMDTrainer(model, optimizers=rmd)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"logits None and labels \(8,\) are not those of a classification"):
+    with pytest.raises(ValueError, match=r"logits None and labels \(8,\) do not fit a classification"):
         trainer(tmp_path, epochs=1, losses=None, per_device_train_batch_size=8).train()
 
 

@@ -367,7 +367,7 @@ def test_a_copy_of_a_run_is_no_second_seed(tmp_path: Path) -> None:
     done = record(tmp_path / "b", run)
     report = write_report(tmp_path)
     assert [line.records for line in report.lines] == [(done,)]
-    assert "1 record of runs that lie in more than one folder" in report.html.read_text(encoding="utf-8")
+    assert "1 further record of runs that are in more than one folder" in report.html.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("make", [False, True])

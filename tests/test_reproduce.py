@@ -184,7 +184,7 @@ def test_a_row_is_off_beyond_two_points_and_only_then(run: Run, data: st.DataObj
     assert row.off == (abs(ours - theirs) > 200)
     count = len(paper.figures(row.corruption))
     assert off_text([row]) == (
-        "More than 2 points of test accuracy from the paper's, and marked “off”: "
+        "More than 2 points from the paper's test accuracy, and marked “off”: "
         f"{'1' if row.off else 'none'} of 1 row. The paper has {count} rows at this level."
     )
 
@@ -195,7 +195,7 @@ def test_rows_of_batch_that_are_too_short_are_named() -> None:
     rows = compared([record(run, test) for run, test in zip(runs, (0.7, 0.82, 0.7, 0.5), strict=True)])
     scales = {row.title: round(time_scale(row)) for row in rows if time_scale(row)}
     assert scales == {"RMD batch, λ = 1.2": 1536, "RMD batch, λ = 1.5": 1920}
-    assert too_short(rows).endswith("apart: RMD batch, λ = 1.2: 1,536; RMD batch, λ = 1.5: 1,920.")
+    assert too_short(rows).endswith("needs: RMD batch, λ = 1.2: 1,536; RMD batch, λ = 1.5: 1,920.")
     long = dataclasses.replace(runs[0], epochs=2000)
     assert not too_short(compared([record(long, 0.7)]))
 
@@ -267,7 +267,7 @@ def test_longer_runs_than_the_tables_have_are_a_row_of_their_own() -> None:
     (best,) = bests(rows)
     assert (best.row, best.tried) == (rows[1], 1)  # one λ, however often it was trained
     text = page(rows, COMMAND)
-    assert "has a row for those, too" in text
+    assert "has a row for each length" in text
     assert "RMD batch, λ = 1.2, 360 epochs (+3.08)" in text
     assert "marked “off”: 2 of 2 rows of longer runs. The paper" in page(rows[1:], COMMAND)
     assert "marked “off”: 1 of 1 row and 2 of 2 rows of longer runs. The paper" in text

@@ -73,7 +73,7 @@ def test_axes_are_read_as_typed() -> None:
     for axes in ({"noise": ["pair"]}, {"noise": ["pair"], "corruption": ["0", "0.00"]}):
         with pytest.raises(ValueError, match="the grid's noise does nothing in runs without corruption"):
             grid({}, axes)
-    with pytest.raises(ValueError, match=r"lam is in the grid, and 3\.0 for all of it: give one of the two"):
+    with pytest.raises(ValueError, match=r"lam is in the grid, and also given as 3\.0: give one of the two"):
         grid({"lam": 3.0}, {"lam": [1, 2]})
     with pytest.raises(ValueError, match="algorithm must be one of"):
         grid({"algorithm": "adam", "lam": 1.0}, {})
@@ -259,7 +259,7 @@ def test_a_killed_worker_is_told_and_its_run_goes_on_next_time(tmp_path: Path) -
             os.kill(worker.pid, signal.SIGKILL)
 
     records, failed = sweep(runs, Keeping(tmp_path / "runs"), CPU, jobs=2, watch=kill_one)
-    assert [end.error for end in failed] == ["its process ended with code -9; sweep again to go on with it"]
+    assert [end.error for end in failed] == ["its process ended with code -9; sweep again to continue it"]
     assert [record.status for record in records] == ["done", "done"]
     records, failed = sweep(runs, Keeping(tmp_path / "runs"), CPU, jobs=1)
     assert not failed
@@ -312,8 +312,8 @@ def test_what_there_is_to_know_is_told_once(tmp_path: Path) -> None:
     base = {"model": "mlp", "epochs": 1, "batch_size": 5000}
     runs = grid(base, {"potential": ["l2", "linf"], "seed": [0, 1]})
     sweep(runs, Keeping(tmp_path), CPU, jobs=1, note=notes.append)
-    assert sum("every batch is all 1,200 samples" in note for note in notes) == 1
-    assert sum("under linf a step of 0.1" in note for note in notes) == 1
+    assert sum("every batch holds all 1,200 samples" in note for note in notes) == 1
+    assert sum("under linf --lr 0.1" in note for note in notes) == 1
     assert len(notes) == 2
     sweep(runs, Keeping(tmp_path), CPU, jobs=1, note=notes.append)
     assert len(notes) == 2

@@ -55,7 +55,7 @@ def test_a_step_that_is_far_off_is_told_with_one_that_is_not(lr: float, q: float
     lam = {"lam": 1e9} if algorithm == "rmd" else {}
     run = settled(Run.from_dict({"algorithm": algorithm, "potential": f"q={q}", "lr": lr, **lam}), small())
     (note,) = step_notes(run, small())
-    found = re.search(r"--lr (\S+) is like 0.1", note)
+    found = re.search(r"--lr (\S+) is like SGD's 0.1", note)
     assert found is not None
     weights = torch.cat([w.detach().flatten() for w in network(run, small()).parameters() if w.dim() > 1])
     usual = float(weights.square().mean().sqrt())
@@ -69,7 +69,7 @@ def test_a_z_that_will_not_settle_is_told() -> None:
     run = settled(Run(lr=0.01, lam=20.0, epochs=100), small())
     assert not step_notes(run, small())
     (note,) = step_notes(dataclasses.replace(run, lam=20.1), small())
-    assert note.startswith("z settles over lam/lr = 2.01e+03 epochs, and there are 100")
+    assert note.startswith("z settles over lam/lr = 2.01e+03 epochs, but there are 100")
     assert not step_notes(dataclasses.replace(run, lam=float("inf")), small())  # SMD, and meant
 
 
@@ -77,7 +77,7 @@ def test_a_batch_of_more_than_all_is_told() -> None:
     n = len(small())
     assert not step_notes(settled(Run(batch_size=n), small()), small())
     (note,) = step_notes(settled(Run(batch_size=n + 1), small()), small())
-    assert note == f"every batch is all {n:,} samples; --batch-size {n + 1:,} is more than there are"
+    assert note == f"every batch holds all {n:,} samples; --batch-size {n + 1:,} is more than there are"
 
 
 @pytest.mark.parametrize(

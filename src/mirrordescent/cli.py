@@ -1,4 +1,4 @@
-"""The command `rmd`: it finds what was asked for, calls it, and says in a line what went wrong."""
+"""The command `rmd`: finds the subcommand that was asked for, calls it, and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ try:
     import rich  # noqa: F401
     import tyro  # noqa: F401
 except ImportError:  # pragma: no cover - an install without the extra
-    sys.exit("rmd: the command needs more than the library: pip install 'mirrordescent[lab]'")
+    sys.exit("rmd: the command needs more packages than the library: pip install 'mirrordescent[lab]'")
 
 import torch
 
@@ -37,7 +37,7 @@ from mirrordescent.lab.usage import called
 
 @dataclass(frozen=True)
 class Command:
-    """A function, and how people call it."""
+    """A subcommand's function, and examples of its use for the help."""
 
     function: Callable[..., int]
     examples: str
@@ -91,38 +91,38 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0, 1 for a failure, 2 for a usage error, 130 for Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    for stream in (sys.stdout, sys.stderr):  # λ must not end a command where it cannot be written
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show λ must not end the command
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         with handled(_end, *ending()), warnings.catch_warnings():
-            # a line instead of a place in the source; the stubs want every argument named
+            # one line, without the place in the source; the type stubs want every argument named
             warnings.showwarning = lambda message, *_: _say(f"note: {message}", 0)  # type: ignore[assignment]
             keep_freed_memory()
             code = dispatch(arguments)
-            if sys.stdout is not None:  # it is where a shell was told `>&-`
+            if sys.stdout is not None:  # it is None after a shell's `>&-`
                 sys.stdout.flush()
             return code
     except ValueError as error:
         return _say(error, 1 if isinstance(error, DataError) else 2)
-    except BrokenPipeError:  # `rmd ... | head`: nobody reads on, and there is nothing to complain about
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
+    except BrokenPipeError:  # `rmd ... | head`: the reader has left, which is no error to report
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail, too
         return 1
     except OSError as error:
         return _say(_told(error), 1)
     except (RunError, torch.OutOfMemoryError) as error:
         return _say(error, 1)
     except KeyboardInterrupt:
-        return _say("stopped; the same command goes on from here", 130)
+        return _say("stopped; the same command continues from here", 130)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM and a hang-up are Ctrl-C: what is under way is written down first."""
+    """Treat SIGTERM and a hang-up like Ctrl-C, so that work under way is saved first."""
     raise KeyboardInterrupt
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Find the command and call it. Raises UsageError for one that does not exist."""
+    """Find the command and call it. Raises ValueError for one that does not exist."""
     if not arguments or arguments[0] in ("-h", "--help"):
         sys.stdout.write(overview())
         return 0
@@ -141,7 +141,7 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def overview(prefix: str = "") -> str:
-    """What commands there are, each with its first line."""
+    """The commands, each with the first line of its docstring. prefix: list only those that begin with it."""
     width = shutil.get_terminal_size().columns
     chosen = []
     for name, command in COMMANDS.items():
@@ -149,17 +149,17 @@ def overview(prefix: str = "") -> str:
             line = f"  rmd {name:<14}{(command.function.__doc__ or '').splitlines()[0]}"
             chosen.append(textwrap.fill(line, max(width, 60), subsequent_indent=20 * " ", break_on_hyphens=False))
     head = "" if prefix else "Train with explicit regularization by any convex potential.\n\n"
-    tail = "rmd COMMAND --help says more, with an example. rmd --version prints the version.\n"
+    tail = "rmd COMMAND --help explains a command, with examples. rmd --version prints the version.\n"
     return head + "".join(f"{line}\n" for line in chosen) + "\n" + tail
 
 
 def _told(error: OSError) -> str:
-    """What a file or folder refuses, without numbers."""
+    """An OSError for a person: the path, the reason and a remedy, without the error number."""
     if error.filename is None or error.strerror is None:
         return str(error)
     where = "; choose another folder (--root, --out)" if isinstance(error, PermissionError) else ""
     if error.errno == errno.ENOSPC:
-        where = "; make room, and the same command goes on"
+        where = "; make room, and the same command continues"
     return f"{os.fsdecode(error.filename)}: {error.strerror}{where}"
 
 

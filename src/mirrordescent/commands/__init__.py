@@ -1,1 +1,1 @@
-"""What the command `rmd` does, a function for each of its words: they call the lab, and show what came back."""
+"""The subcommands of `rmd`, a function each: they call the lab and show the results."""

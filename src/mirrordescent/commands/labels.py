@@ -33,13 +33,13 @@ def audit(
     """Find the labels that are probably wrong: train on all of them, and see which ones the network contradicts.
 
     It needs no clean labels and no settings. It prints an estimate of how many are wrong and the top suspects, and
-    writes audit.csv (a line per sample) and audit.html (look at them, decide, export the decisions for rmd clean).
+    writes audit.csv (a line per sample) and audit.html (a page to review them and export decisions for rmd clean).
 
     Args:
         data: a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images
         out: where to write audit.csv and audit.html; the run's folder unless given
         top: how many of the most suspicious samples to print, flagged or not
-        json: print the table for machines
+        json: print the results for every sample as JSON
     """
     from mirrordescent.lab.audit.auditing import audit_whole, whole_of
     from mirrordescent.lab.audit.telling import audit_paths, put_aside, write_audit
@@ -58,7 +58,7 @@ def audit(
         audited = audit_whole(whole, asked, keeping, place, watch=watch)
     home = audited.record.folder if out is None else out
     if aside := put_aside(audited, home):
-        say(f"note: audit.csv had other columns than an audit writes; it is kept as {aside.name}")
+        say(f"note: audit.csv had other columns than this audit's; it is kept as {aside.name}")
     paths = write_audit(audited, home)
     if json:
         sys.stdout.write(json_format.dumps(audited.found.columns()) + "\n")
@@ -79,8 +79,8 @@ def clean(
 ) -> int:
     """Audit the labels, write a copy of the data without the wrong ones, and see what training on it is worth.
 
-    The copy has the format of the original (.npz for a known data set), which is never touched. Beside it goes a list
-    of what was left out or relabelled, which --decisions reads. With --corruption your own data are not copied.
+    The copy has the format of the original (.npz for a known data set), which is never touched. A list of what was left
+    out or relabelled is written beside it; --decisions can read it. With --corruption your own data are not copied.
 
     Args:
         data: a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images
@@ -90,7 +90,7 @@ def clean(
     from mirrordescent.lab.audit.auditing import audit_whole, whole_of
     from mirrordescent.lab.audit.telling import in_short
 
-    # what is wrong with a path or a file is told before anything is trained
+    # report what is wrong with a path or a file before anything is trained
     check_apart(data, root=keeping.root)
     whole = whole_of(data, asked, keeping)
     given = lab.labels_of(whole, asked)
@@ -114,7 +114,7 @@ def clean(
                 outcomes = lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
     told = ["no copy is written: it would hold the labels that were corrupted on purpose"]
     if out is not None:
-        with written(lab.changes_path(out)) as file:  # both, or neither
+        with written(lab.changes_path(out)) as file:  # this file and the copy: both, or neither
             file.write(lab.changes(choice, given, whole).encode("utf-8"))
             count = len(whole.write(out, choice.keep, choice.labels))
         told = [f"{out}: {count:,} file{'s' if count > 1 else ''}", f"{lab.changes_path(out)}: what was changed"]

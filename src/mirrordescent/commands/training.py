@@ -1,4 +1,4 @@
-"""Runs: `rmd train`, `sweep`, `report`, `demo`."""
+"""Runs: `rmd train`, `rmd sweep`, `rmd report` and `rmd demo`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mirrordescent.lab.watching import Watching, console, say
 
 
 def train(run: Run, keeping: Kept, place: Where, json: bool = False) -> int:
-    """Train one run, or go on with it where it was cut off.
+    """Train one run, or continue it where it was cut off.
 
-    Everything is kept in a folder of its own, runs/ID: run.json, metrics.jsonl, checkpoint.pt.
+    Everything is kept in the run's own folder, runs/ID: run.json, metrics.jsonl, checkpoint.pt.
 
     Args:
-        json: print the record for machines
+        json: print the record as JSON
     """
     from mirrordescent.lab import train as lab
     from mirrordescent.lab.job import step_notes
@@ -33,7 +33,7 @@ def train(run: Run, keeping: Kept, place: Where, json: bool = False) -> int:
     with Watching(console(), total=1) as watch:
         record = lab.train(run, keeping, place, data=data, watch=watch)
     show([record], json=json)
-    before = "" if watch.tasks else " before, nothing was trained now"
+    before = "" if watch.tasks else " already, nothing was trained now"
     what = f"{record.status}{before}, {record.epochs} epoch{'s' * (record.epochs != 1)}"
     say(f"{record.folder}: {'diverged; try a smaller --lr' if record.reason == 'diverged' else what}")
     return 1 if record.reason == "diverged" else 0
@@ -41,7 +41,7 @@ def train(run: Run, keeping: Kept, place: Where, json: bool = False) -> int:
 
 @dataclass(frozen=True)
 class Base(Run):
-    """What every run of a sweep has in common; it is checked with the grid, not before."""
+    """The settings that all runs of a sweep share; checked together with the grid's, not by themselves."""
 
     def __post_init__(self) -> None:
         pass
@@ -55,14 +55,14 @@ def sweep(
     jobs: int | None = None,
     json: bool = False,
 ) -> int:
-    """Train every combination of a grid, several at once; what is done is skipped, what was cut off goes on.
+    """Train every combination of a grid, several at once; runs that are done are skipped, others continue.
 
-    An algorithm skips the axes that it does not have.
+    An axis that an algorithm has no use for is ignored in its runs.
 
     Args:
-        grid: NAME=VALUE,VALUE,... for any of the run's settings, as many as you like
-        jobs: how many at once; one per core unless given, one on a GPU
-        json: print the records for machines
+        grid: NAME=VALUE,VALUE,... for any settings of a run, as many as you like
+        jobs: runs at once; unless given, one per core, or one on a GPU
+        json: print the records as JSON
     """
     from mirrordescent.lab import sweep as lab
 
@@ -72,7 +72,7 @@ def sweep(
         records, failed = lab.sweep(runs, keeping, place, jobs=jobs, watch=watch, note=watch.note)
     show(records, json=json)
     if records and not json:
-        say(f"rmd report {keeping.root} makes a page of them, with pictures")
+        say(f"rmd report {keeping.root} makes a page of these runs, with pictures")
     if failed:
         others = f"; the others are in {keeping.root}" if len(failed) < len(runs) else ""
         say(f"rmd: {len(failed)} of {len(runs)} runs failed{others}")
@@ -83,9 +83,9 @@ def report(folder: Folder, out: Path | None = None, json: bool = False) -> int:
     """Write a report on the runs in a folder: report.html, report.md and pictures. It never trains.
 
     Args:
-        folder: of the runs
+        folder: the folder with the runs
         out: where to write it; the folder "report" beside the runs unless given
-        json: print the runs' records for machines
+        json: print the runs' records as JSON
     """
     from mirrordescent.lab.report import write_report
 
@@ -100,14 +100,14 @@ def demo(
 ) -> int:
     """Digits with 40 % of the training labels redrawn: SGD, weight decay, RMD batch and RMD sample, and a report.
 
-    It takes two to three minutes on two cores. Run it again and it only reads what is there.
+    It takes two to three minutes on two cores. Runs that are done are not trained again.
 
     Args:
         out: folder for the runs and the report
-        seeds: how many times each setting is trained
-        epochs: of each run
-        jobs: how many at once; one per core unless given
-        json: print the records for machines
+        seeds: how many runs per setting, from the seeds 0, 1, ...
+        epochs: epochs of each run
+        jobs: runs at once; one per core unless given
+        json: print the records as JSON
     """
     from mirrordescent.lab import sweep as lab
     from mirrordescent.lab.demo import demo_runs

@@ -1,4 +1,4 @@
-"""What several commands take and say."""
+"""Argument types and messages that several commands share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mirrordescent.lab.watching import say
 DataName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-Kept = Annotated[Keeping, tyro.conf.arg(name="storage")]  # which the help has as a title
+Kept = Annotated[Keeping, tyro.conf.arg(name="storage")]  # the title of these options in the help
 Where = Annotated[Place, tyro.conf.arg(name="device")]
 
 
 def say_notes(notes: Sequence[str]) -> None:
-    """What there is to know beforehand."""
+    """Print what a person should know before the work begins."""
     for note in notes:
         say(f"note: {note}")

@@ -1,1 +1,1 @@
-"""RMD inside other libraries' trainers: a file for each, which needs its library and is imported by name."""
+"""RMD inside other libraries' trainers: a module for each, which needs that library, so import it by name."""

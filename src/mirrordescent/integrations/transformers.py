@@ -18,28 +18,28 @@ try:
 except ImportError as error:
     raise ImportError("RMDTrainer needs transformers: pip install 'mirrordescent[transformers]'") from error
 
-# of the model's outputs and inputs: the losses, (batch,), or these and the signed residuals whose half squares they are
+# from the model's outputs and inputs: the losses, (batch,), or a pair of these and the signed residuals r, loss = r²/2
 Losses = Callable[[Any, Mapping[str, Any]], Tensor | tuple[Tensor, Tensor]]
 INDEX = "index"
 
 
-class RMDTrainer(Trainer):  # type: ignore[misc]  # transformers' types are not looked at
-    """`transformers.Trainer` with RMD as its optimizer; takes what Trainer takes, and looks after what RMD needs.
+class RMDTrainer(Trainer):  # type: ignore[misc]  # mypy does not read transformers
+    """`transformers.Trainer` with RMD as its optimizer; takes what Trainer takes, and takes care of what RMD needs.
 
     optimizers: (a `md.RMD` over the model's parameters, and a scheduler or None).
-    losses: a loss for each sample, (batch,), from the model's outputs and the batch; or a pair, of them and of the
-        signed residuals r with L = r²/2 (`root` of `RMD.loss`). Without it, the cross-entropy of `outputs.logits`,
-        (batch, classes), and of the batch's labels, as for classification.
+    losses: a function of the model's outputs and the batch; it returns a loss for each sample, (batch,), or a pair of
+        these and the signed residuals r with L = r²/2 (`root` of `RMD.loss`). Without it, the cross-entropy of
+        `outputs.logits`, (batch, classes), and the batch's labels, as for classification.
 
-    The training set, whose items are dictionaries, gets their index; accumulated batches are scaled as RMD's convention
-    wants it; `args.max_grad_norm` clips z's step too (0 for no clipping, whatever `max_norm` RMD was made with); and so
-    that all batches have one size, the last of an epoch is left out of training unless it is full
-    (`lam_convention="objective"` takes it). A model without a loss of its own is evaluated by the mean of these losses.
-    z is `trainer.rmd.aux.values`.
-    Raises TypeError or ValueError where something is given that RMD cannot go with.
+    Each item of the training set, a dictionary, gets its index; accumulated batches are scaled as RMD's convention
+    requires; `args.max_grad_norm` clips z's step too (0 for no clipping, whatever `max_norm` RMD was made with); and so
+    that all batches have one size, a last batch that is not full is left out of training (unless
+    `lam_convention="objective"`, where λ does not depend on it). A model without a loss of its own is evaluated by the
+    mean of these losses. z is `trainer.rmd.aux.values`.
+    Raises TypeError or ValueError for arguments that do not work with RMD.
     """
 
-    loss_is_scaled_for_ga = False  # a mean over its batch, to be divided by how many are accumulated
+    loss_is_scaled_for_ga = False  # it is a mean over its batch, still to be divided by how many are accumulated
 
     def __init__(
         self,
@@ -53,28 +53,28 @@ class RMDTrainer(Trainer):  # type: ignore[misc]  # transformers' types are not 
     ) -> None:
         self.rmd, self._losses = _checked(optimizers, model), losses
         if others.get("compute_loss_func") is not None:
-            raise ValueError("compute_loss_func makes one loss of a batch, and RMD needs one per sample: give losses")
+            raise ValueError("compute_loss_func gives one loss per batch, but RMD needs one per sample: use losses=")
         if train_dataset is not None and not isinstance(train_dataset, Indexed):
             train_dataset = Indexed(train_dataset)
         known = self._rmd("num_samples")
         if train_dataset is not None and len(train_dataset) > known:
-            counts = f"{len(train_dataset):,} samples, and md.RMD was made for {known:,}"
+            counts = f"{len(train_dataset):,} samples, but md.RMD was made for {known:,}"
             raise ValueError(f"train_dataset has {counts}; give it num_samples=len(train_dataset)")
-        args = copy.copy(args) if args is not None else TrainingArguments()  # it is the caller's
+        args = copy.copy(args) if args is not None else TrainingArguments()  # the caller's own stay as they are
         self._max_norm, args.max_grad_norm = args.max_grad_norm or None, 0.0  # Trainer would clip w's gradient alone
         super().__init__(model, args, optimizers=optimizers, train_dataset=train_dataset, **others)
-        self.model_accepts_loss_kwargs = False  # what a model makes of them is its own loss, which is not used
+        self.model_accepts_loss_kwargs = False  # they would only change the model's own loss, which is not used
 
     def get_train_dataloader(self) -> Any:
-        """Trainer's own; in the paper's convention without a last batch that is not full."""
+        """Trainer's own; in the paper's convention, it leaves out a last batch that is not full."""
         if self._rmd("lam_convention") == "objective":
             return super().get_train_dataloader()
         least = self.args.train_batch_size * self.args.world_size
         if self.train_dataset is not None and len(self.train_dataset) < least:
             counts = f"{len(self.train_dataset):,} samples do not fill a batch of {least:,}"
-            raise ValueError(f'{counts}; make it smaller, or use lam_convention="objective"')
+            raise ValueError(f'{counts}; make the batch smaller, or use lam_convention="objective"')
         before = self.args.dataloader_drop_last
-        self.args.dataloader_drop_last = True  # which would leave samples out of an evaluation, too
+        self.args.dataloader_drop_last = True  # for this call alone, or evaluations would leave samples out, too
         try:
             return super().get_train_dataloader()
         finally:
@@ -83,8 +83,8 @@ class RMDTrainer(Trainer):  # type: ignore[misc]  # transformers' types are not 
     def compute_loss(
         self, model: Any, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """RMD's loss while the model is trained, and otherwise the model's own or the mean of the samples'."""
-        del num_items_in_batch  # a mean is over the samples
+        """RMD's loss in training; in evaluation the model's own, or else the mean of the samples' losses."""
+        del num_items_in_batch  # the means here are over samples
         inputs = dict(inputs)
         index = inputs.pop(INDEX, None)
         outputs = model(**inputs)
@@ -99,25 +99,25 @@ class RMDTrainer(Trainer):  # type: ignore[misc]  # transformers' types are not 
     def _training_loss(self, outputs: Any, inputs: Mapping[str, Any], index: Tensor | None) -> Tensor:
         if index is None:
             raise ValueError("a batch has no 'index': does the data collator drop keys that it does not know?")
-        self.rmd.param_groups[0]["max_norm"] = self._max_norm  # a checkpoint may have brought another
+        self.rmd.param_groups[0]["max_norm"] = self._max_norm  # a checkpoint may have changed it
         losses, root = self._of_samples(outputs, inputs)
         loss = self.rmd.loss(losses, index, root=root)
-        if self._rmd("lam_convention") == "paper":  # there a last window that is shorter is a smaller step of w
+        if self._rmd("lam_convention") == "paper":  # there w's step is smaller after a shorter last window
             loss = loss * (self.current_gradient_accumulation_steps / self.args.gradient_accumulation_steps)
         return loss
 
     def _of_samples(self, outputs: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
-        """Their losses, and roots where there are any."""
+        """The samples' losses, and their signed residuals where there are any."""
         if self._losses is not None:
             found = self._losses(outputs, inputs)
             return found if isinstance(found, tuple) else (found, None)
         logits, labels = getattr(outputs, "logits", None), inputs.get("labels")
         if not isinstance(logits, Tensor) or not isinstance(labels, Tensor) or (logits.dim(), labels.dim()) != (2, 1):
             shapes = [tuple(t.shape) if isinstance(t, Tensor) else None for t in (logits, labels)]
-            told = f"logits {shapes[0]} and labels {shapes[1]} are not those of a classification of samples"
-            raise ValueError(f"{told}; say what a sample's loss is with losses=")
+            told = f"logits {shapes[0]} and labels {shapes[1]} do not fit a classification of samples"
+            raise ValueError(f"{told}; define a sample's loss with losses=")
         if labels.dtype != torch.int64:
-            raise ValueError(f"labels of a classification are int64, got {labels.dtype}; for others give losses=")
+            raise ValueError(f"labels of a classification are int64, got {labels.dtype}; for other tasks use losses=")
         smoothing = float(self.args.label_smoothing_factor)
         return F.cross_entropy(logits.float(), labels, reduction="none", label_smoothing=smoothing), None
 
@@ -131,7 +131,7 @@ class RMDTrainer(Trainer):  # type: ignore[misc]  # transformers' types are not 
 
 
 def _checked(optimizers: Any, model: Any) -> RMD:
-    """The optimizer of a pair. Raises TypeError or ValueError where it is not one for this model."""
+    """The RMD in `optimizers`. Raises TypeError where there is none, ValueError where it is not over this model."""
     pair = isinstance(optimizers, (tuple, list)) and len(optimizers) == 2
     rmd = optimizers[0] if pair else None
     if not isinstance(rmd, RMD):

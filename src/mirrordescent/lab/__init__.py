@@ -1,1 +1,1 @@
-"""The lab: everything that is an experiment. It stands on the core, and the core never imports it."""
+"""The lab: everything for experiments, from data sets to reports. It builds on the core, which never imports it."""

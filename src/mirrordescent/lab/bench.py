@@ -1,4 +1,4 @@
-"""What RMD and SMD cost on this machine: whole training steps beside those of SGD."""
+"""What RMD and SMD cost on this machine: the time of whole training steps, relative to SGD's."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ GREY, COLOURED = (1, 28, 28), (3, 32, 32)
 SHAPES = {"linear": GREY, "mlp": GREY, "cnn": GREY, "deep-cnn": COLOURED, "resnet18": COLOURED}
 CLASSES = 10
 SGD = "SGD"
-LR = 1e-12  # a step costs what it costs, and this one leaves the weights what they are, under every potential
+LR = 1e-12  # so small that weights stay as they are under every potential; a step takes as long with any lr
 WARM_UP = 3  # steps
-NOISY = 0.2  # between the quartiles of a ratio, of the ratio
+NOISY = 0.2  # quartiles further apart than this share of their ratio make a measurement noisy
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What is timed."""
+    """What to time, and for how long."""
 
     model: Literal["auto", "linear", "mlp", "cnn", "deep-cnn", "resnet18"] = "auto"
-    """the network, on pictures of noise; auto is cnn on a CPU and resnet18 on a GPU"""
+    """the network, on random images; auto is cnn on a CPU and resnet18 on a GPU"""
     batch_size: int = 128
     """samples per step"""
     samples: int = 50_000
-    """in the training set: RMD keeps a number for each"""
+    """samples in the training set: RMD keeps a number for each"""
     seconds: float = 15.0
-    """how long to measure, about"""
+    """how long to measure, roughly"""
     blocks: int = 11
-    """in which the methods take turns; what is shown is the median of their ratios, and the quartiles"""
+    """blocks in which the methods take turns; shown are the median of their ratios and the quartiles"""
 
     def __post_init__(self) -> None:
         if self.model != "auto" and self.model not in SHAPES:
@@ -56,7 +56,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Cost:
-    """A method's training step over SGD's: one operation after the other, and on a GPU as a CUDA graph."""
+    """The time of a method's training step relative to SGD's: run eagerly, and on a GPU also as a CUDA graph."""
 
     method: str
     eager: Ratio
@@ -65,12 +65,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """What was timed, and what it cost."""
+    """What was timed, and how long it took."""
 
     bench: Bench
     parameters: int
     state_bytes: int  # of z
-    sgd_ms: dict[str, float]  # a step of SGD, the median, by way
+    sgd_ms: dict[str, float]  # the median of SGD's step, by way: "eager", "graph"
     environment: dict[str, Any]
     rows: tuple[Cost, ...]
 
@@ -81,12 +81,12 @@ class Costs:
         return any(found.high - found.low > NOISY * found.middle for found in ratios)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """As a dictionary for JSON."""
         return asdict(self)
 
 
 class Training:
-    """A network with a batch on a device, and one step of it."""
+    """A network and a random batch on a device, and one training step."""
 
     def __init__(self, bench: Bench, device: torch.device, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]):
         shape, draw = SHAPES[bench.model], torch.Generator(device).manual_seed(0)
@@ -112,7 +112,7 @@ class Training:
 
 
 def trainings(bench: Bench, device: torch.device, potentials: Sequence[str]) -> dict[str, Training]:
-    """SGD, and SMD and RMD with each potential; on a GPU by the kernels of all weights at once."""
+    """SGD, and SMD and RMD with each potential; on a GPU by kernels that update many weight tensors at once."""
     fused = True if device.type == "cuda" else None
     made = {SGD: Training(bench, device, lambda w: torch.optim.SGD(w, LR, fused=fused))}
     for spec in dict.fromkeys(potentials):
@@ -135,7 +135,7 @@ def measured(
 ) -> Costs:
     """Time the methods in turn. hear: is told how many blocks are done, and how many there are.
 
-    Raises ValueError for a potential that there is not, or that a network's weights are outside of (entropy).
+    Raises ValueError for an unknown potential, or one that is not defined at the network's weights (entropy).
 
     >>> costs = measured(Bench(model="linear", batch_size=2, samples=10, seconds=0.01, blocks=2), Place("cpu"))
     >>> [row.method for row in costs.rows]

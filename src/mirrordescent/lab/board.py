@@ -1,4 +1,4 @@
-"""TensorBoard's event files of a run, where a person wants them."""
+"""A run's evaluations as TensorBoard event files, for those who ask for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mirrordescent.lab.records import Record, Row, RunError
 
 
 class Board:
-    """Writes a run's evaluations for TensorBoard; a new go writes the earlier ones again, in place of the old."""
+    """Writes a run's evaluations for TensorBoard; when a run continues, its earlier ones are written anew."""
 
     def __init__(self, record: Record) -> None:
         try:
@@ -18,7 +18,7 @@ class Board:
             self.add(row)
 
     def add(self, row: Row) -> None:
-        """One evaluation."""
+        """Write one evaluation."""
         for name, value in row.items():
             if name != "epoch" and value is not None:
                 self.writer.add_scalar(name, value, row["epoch"])

@@ -1,4 +1,4 @@
-"""A job's training step as a CUDA graph: captured once, replayed on a stream of its own, nothing waited for."""
+"""A job's training step as a CUDA graph: captured once, then replayed on a stream of its own, without any waiting."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def compiled() -> Callable[[nn.Module, Tensor], Tensor]:
 
 
 class Captured:
-    """The step of a job, captured. It begins and steps as the job itself does; the job holds the results.
+    """A job's step, captured, with the job's own `begin`, `step` and `wait`; the results are in the job.
 
     The graph reads which samples come next from tables that `begin` fills, at a place that it moves on by itself, so
-    that a step is one launch. The job's tensors stay where they are: whatever writes to them must do so in place.
+    that a step is one launch. It works at fixed addresses: whatever writes to the job's tensors must do so in place.
     """
 
     def __init__(self, job: Job, *, compile_forward: bool = False) -> None:
@@ -52,21 +52,21 @@ class Captured:
             torch.cuda.synchronize(job.device)
 
     def begin(self, epoch: int, first: int = 0) -> None:
-        """Draw the epoch's visits, and stand before its step `first`."""
-        self.stream.wait_stream(torch.cuda.current_stream(self.job.device))  # which may have set the sums to 0
-        with torch.cuda.stream(self.stream):  # the draws too: memory of another stream could be used again too early
+        """Draw the epoch's visits; the next step will be its step `first`."""
+        self.stream.wait_stream(torch.cuda.current_stream(self.job.device))  # it may still be setting the sums to 0
+        with torch.cuda.stream(self.stream):  # the draws too: another stream's memory could be reused too early
             for held, new in zip(self.table, self._drawn(epoch), strict=True):
                 held.copy_(new)
             self.place.fill_(first)
             self.job.set_rate(epoch)
 
     def step(self) -> None:
-        """The next step; it is launched, not waited for."""
+        """Launch the next step, without waiting for it."""
         with torch.cuda.stream(self.stream):
             self.graph.replay()
 
     def wait(self) -> None:
-        """Until everything that was launched is done."""
+        """Wait until everything that was launched is done."""
         self.stream.synchronize()
 
     def _drawn(self, epoch: int) -> tuple[Tensor, ...]:
@@ -80,7 +80,7 @@ class Captured:
 
 @contextmanager
 def kept(job: Job) -> Iterator[None]:
-    """Whatever the block does to a job's tensors is undone, in place."""
+    """Undo, in place, whatever the block does to a job's tensors."""
     before = {name: tensor.clone() for name, tensor in _tensors(job)}
     try:
         yield
@@ -88,12 +88,12 @@ def kept(job: Job) -> Iterator[None]:
         for name, tensor in _tensors(job):
             if name in before:
                 tensor.copy_(before[name])
-            else:  # a momentum that was not there yet, and starts at 0
+            else:  # a momentum buffer that the block has created, and that starts at 0
                 tensor.zero_()
 
 
 def _tensors(job: Job) -> Iterator[tuple[str, Tensor]]:
-    """All that a step may write to, by name."""
+    """All tensors that a step may write to, by name."""
     yield "sums", job.sums
     for name, tensor in job.notes.state_dict(keep_vars=True).items():
         yield f"notes.{name}", tensor

@@ -1,4 +1,4 @@
-"""The demo: digits with wrong labels, and what each algorithm makes of them."""
+"""The runs of `rmd demo`: every algorithm on digits with wrong labels."""
 
 from __future__ import annotations
 

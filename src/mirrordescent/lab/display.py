@@ -1,4 +1,4 @@
-"""What a person sees at the end: results as tables on the standard output. Machines get JSON instead."""
+"""The results of a command, on the standard output: as tables for people, or as JSON."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from mirrordescent.lab.report.writing import Pages
 from mirrordescent.lab.reproduce import Row, compared
 from mirrordescent.lab.watching import say
 
-WORD = 12  # columns of a terminal that a column of words has at least
-CLASSES = 20  # lines of an audit's table
+WORD = 12  # characters: the least width of a column of words
+CLASSES = 20  # lines of an audit's table, at most
 
 
 def show(records: Sequence[Record], *, json: bool) -> None:
-    """The runs: a table for people, JSON for machines (histograms stay in run.json)."""
+    """Print the runs as tables, or as JSON (without the histograms, which are in run.json)."""
     if json:
         rows = [{name: value for name, value in record.to_dict().items() if name != "histograms"} for record in records]
         print_json(rows)
@@ -45,7 +45,7 @@ def show(records: Sequence[Record], *, json: bool) -> None:
 
 
 def show_reproduction(records: Sequence[Record], *, json: bool) -> None:
-    """The runs beside the paper's."""
+    """Print the runs beside the paper's figures, or as JSON without these."""
     if json:
         show(records, json=True)
     else:
@@ -53,13 +53,13 @@ def show_reproduction(records: Sequence[Record], *, json: bool) -> None:
 
 
 def show_pages(report: Pages) -> None:
-    """Where a report is."""
+    """Print where a report is."""
     for name, path in report.named:
         say(f"{name}: {path}")
 
 
 def _table(headings: Iterable[str], words: Container[str], title: str = "") -> Table:
-    """An empty table: columns of words stand to the left and may be wrapped, figures to the right and never are."""
+    """An empty table: columns of words are left-aligned and may wrap, figures are right-aligned and never do."""
     table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in headings:
         left = heading in words
@@ -68,24 +68,24 @@ def _table(headings: Iterable[str], words: Container[str], title: str = "") -> T
 
 
 def _out() -> Console:
-    """The standard output; a class called :cat: is no picture."""
+    """The standard output, where a class called :cat: does not become an emoji."""
     return Console(emoji=False)
 
 
 def _print(table: Table) -> None:
-    """A table on the standard output; where a terminal is too narrow for its figures, beyond its edge."""
+    """Print a table; where the terminal is too narrow for its figures, the lines run past the edge."""
     out = _out()
     for column in table.columns:
         lines = [line for text in (column.header, *column.cells) for line in str(text).splitlines()]
         longest = max(map(cell_len, lines), default=0)
         column.min_width = longest if column.no_wrap else min(longest, WORD)
-    least = sum(column.min_width or 0 for column in table.columns) + 2 * len(table.columns) + 2  # with what is between
+    least = sum(column.min_width or 0 for column in table.columns) + 2 * len(table.columns) + 2  # with the padding
     out.width = max(out.width, least)
     out.print(table)
 
 
 def show_table(records: Sequence[Record]) -> None:
-    """The runs, one line per setting, task after task."""
+    """Print the runs, one line per setting, in one table per task."""
     for task in tasks(records):
         columns = [(heading, cell) for heading, cell in TERMINAL if any(cell(line) for line in task.lines)]
         shown = _table([heading for heading, _ in columns], {"", "ended"}, task.title)
@@ -102,7 +102,7 @@ def _mean(key: str, form: str) -> Callable[[Line], str]:
     return lambda line: format(line.figures[key].mean, form) if key in line.figures else ""
 
 
-# heading, cell; a column without a cell to show is left out
+# heading, cell; a column whose cells are all empty is left out
 TERMINAL: tuple[tuple[str, Callable[[Line], str]], ...] = (
     ("", lambda line: line.title),
     ("train\n%", _figure("train_accuracy", ".1f", 100)),
@@ -116,12 +116,12 @@ TERMINAL: tuple[tuple[str, Callable[[Line], str]], ...] = (
 
 
 def _unusual(ended: str) -> str:
-    """Why it ended, where it is worth a word."""
+    """Why it ended, unless at the epoch limit, as usual."""
     return "" if ended == "epoch limit" else ended
 
 
 def show_comparison(rows: Sequence[Row]) -> None:
-    """The paper's tables and ours."""
+    """Print our figures beside the paper's, in one table per level of corruption."""
     for corruption in dict.fromkeys(row.corruption for row in rows):
         level = [row for row in rows if row.corruption == corruption]
         columns = [(heading, cell) for heading, cell in COMPARISON if any(cell(row) for row in level)]
@@ -132,11 +132,11 @@ def show_comparison(rows: Sequence[Row]) -> None:
 
 
 def _goes_on(row: Row) -> bool:
-    """Whether none of its runs has ended: how many epochs are left says it all."""
+    """Whether none of the row's runs has ended: then the epochs, done and planned, are shown instead of a reason."""
     return all(record.status in ("running", "interrupted") for record in row.line.records)
 
 
-# heading, cell; a column without a cell to show is left out
+# heading, cell; a column whose cells are all empty is left out
 COMPARISON: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("", lambda row: row.title),
     ("train\n%", lambda row: f"{row.train.mean:.1f}"),
@@ -150,7 +150,7 @@ COMPARISON: tuple[tuple[str, Callable[[Row], str]], ...] = (
 
 
 def show_courses(found: Sequence[Learnt], *, json: bool) -> None:
-    """What is left of tasks that were learnt one after the other, by method."""
+    """Print how much of the old tasks each method has kept, or the records as JSON."""
     if json:
         print_json([one.to_dict() for one in found])
         return
@@ -164,12 +164,12 @@ def show_courses(found: Sequence[Learnt], *, json: bool) -> None:
 
 
 def show_costs(costs: Costs, *, json: bool) -> None:
-    """What a training step takes, over SGD's."""
+    """Print the time of training steps relative to SGD's, or all figures as JSON."""
     if json:
         print_json(costs.to_dict())
         return
     bench, out = costs.bench, _out()
-    ways = {"eager": "one training step\nover SGD's", "graph": "as a\nCUDA graph"}
+    ways = {"eager": "time of a step\nover SGD's", "graph": "as a\nCUDA graph"}
     shown = _table(("", *(f"{ways[way]}\n(quartiles)" for way in costs.sgd_ms)), {""})
     for row in costs.rows:
         found = [ratio for ratio in (row.eager, row.graph) if ratio is not None]
@@ -184,7 +184,7 @@ def show_costs(costs: Costs, *, json: bool) -> None:
 
 
 def show_audit(audited: Audited, top: int) -> None:
-    """What an audit found, class by class, and its top suspects."""
+    """Print what an audit found, class by class, and its top suspects."""
     found, out = audited.found, _out()
     names = audited.whole.class_names
     for sentence in sentences(audited):
@@ -198,7 +198,7 @@ def show_audit(audited: Audited, top: int) -> None:
             classes.add_row(escape(name), f"{int(here.sum()):,}", f"{100 * share:.1f}", f"{flagged:,}")
     _print(classes)
     if len(names) > CLASSES:
-        out.print(f"(the {CLASSES} classes with the largest share of {len(names):,})", highlight=False)
+        out.print(f"(the {CLASSES} classes with most wrong labels by share, of {len(names):,})", highlight=False)
     words = ("", "given", "suggested")
     headings = (*words, "wrong with\nprobability", "confidence\nin suggestion", "flagged")
     suspects = _table(headings, {*words, "flagged"}, "most suspicious")
@@ -220,7 +220,7 @@ def show_cleaned(
     *,
     by_person: bool = False,
 ) -> None:
-    """What was left out or relabelled, and what training on the rest is worth; found: what the audit says of it."""
+    """Print what was left out or relabelled, and what training on the rest is worth. found: the audit's sentences."""
     out, n = _out(), len(choice.keep)
     for sentence in found:
         out.print(sentence, highlight=False, markup=False)
@@ -234,14 +234,14 @@ def show_cleaned(
     if choice.spared:
         spared = listed([repr(names[c]) for c in choice.spared])
         out.print(
-            f"Every label of {spared} is flagged: these stay as they are. Look at them, and say with --decisions what "
-            "is to go.",
+            f"Every label of {spared} is flagged: these stay as they are. Look at them, and choose with --decisions "
+            "which to leave out.",
             highlight=False,
             markup=False,
         )
     lost = [names[c] for c in given.unique().tolist() if not (choice.labels[choice.keep] == c).any()]
     if lost:
-        out.print(f"No sample is left of {', '.join(lost)}.", highlight=False, markup=False)
+        out.print(f"No sample of {', '.join(lost)} is left.", highlight=False, markup=False)
     if not outcomes:
         return
     count = outcomes[0].record.data["test_samples"]
@@ -255,13 +255,13 @@ def show_cleaned(
     if not whole.held_out:
         judged = f"a fifth that was set aside ({count:,} samples), by its given labels, of which some are wrong"
         if not by_person:
-            judged += "; the other four fifths were audited by themselves for this"
+            judged += "; for this, the other four fifths were audited by themselves"
     out.print(f"Accuracy on {judged}; ± its standard error; one run each.", highlight=False)
     out.print(_verdict(outcomes, count), highlight=False)
 
 
 def _by_class(given: Tensor, choice: Choice, names: Sequence[str]) -> Iterator[str]:
-    """How many of each given class are touched, those most that are touched most; and a warning where it is half."""
+    """How many labels of each given class are changed, the largest shares first, and a warning for over a half."""
     touched = ~choice.keep | (choice.labels != given)
     members, changed = (torch.bincount(labels, minlength=len(names)).tolist() for labels in (given, given[touched]))
     worst = sorted((c for c in range(len(names)) if changed[c]), key=lambda c: -changed[c] / members[c])
@@ -269,8 +269,8 @@ def _by_class(given: Tensor, choice: Choice, names: Sequence[str]) -> Iterator[s
     yield f"By given label: {listed(counts, most=CLASSES)}."
     if half := [repr(names[c]) for c in worst if 2 * changed[c] > members[c]]:
         yield (
-            f"That is more than half of {listed(half)}: either most of these labels are wrong, or they are hard to "
-            "tell from others. Look at some before you trust the copy."
+            f"That is more than half of {listed(half)}: either most of these labels are wrong, or the classes are hard "
+            "to tell from others. Look at some before you trust the copy."
         )
 
 
@@ -280,7 +280,7 @@ def _error(accuracy: float, count: int) -> float:
 
 
 def _verdict(outcomes: Sequence[Outcome], count: int) -> str:
-    """What the clean-up is worth, by training on all labels and on the cleaned ones."""
+    """What the clean-up is worth: training on the cleaned labels compared with training on all."""
     before, after = (outcome.record.final["test_accuracy"] for outcome in outcomes[:2])
     if before is None or after is None:
         return "Training diverged, which says nothing about the clean-up."
@@ -297,7 +297,7 @@ def _verdict(outcomes: Sequence[Outcome], count: int) -> str:
 
 
 def show_data(root: Path | None, *, json: bool) -> None:
-    """The known data sets on the standard output."""
+    """Print the known data sets, as a table or as JSON."""
     sets = official.available(root)
     if json:
         rows = [{**dataclasses.asdict(item), "folder": str(item.folder)} for item in sets]
@@ -317,12 +317,12 @@ def show_data(root: Path | None, *, json: bool) -> None:
 
 
 def show_states(states: Sequence[official.State]) -> None:
-    """A data set's files on the standard output."""
+    """Print the state of a data set's files."""
     for state in states:
         line = f"{state.state:<8} {state.file}" + (f": {state.detail}" if state.detail else "")
         _out().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: object) -> None:
-    """For machines."""
+    """Print a value as JSON."""
     sys.stdout.write(json_format.dumps(value, indent=1) + "\n")

@@ -1,6 +1,6 @@
 """Many runs on one GPU: each run's step is a CUDA graph on a stream of its own, and the graphs are replayed in turn.
 
-It is the same loop as `train`'s, with the same job behind every step; only who takes the steps is different.
+Loop and jobs are the same as `train`'s; only what takes the steps is different.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.sweep import Finished, Work, deadline, results, sorted_out
 from mirrordescent.lab.train import earlier, signals, train
 
-AT_ONCE = 8  # more share the GPU's arithmetic without raising it
-SPARE = 0.1  # of the GPU's memory, for evaluations and the libraries
+AT_ONCE = 8  # more runs only share what the GPU can compute
+SPARE = 0.1  # share of the GPU's memory that is left for evaluations and libraries
 
 
 def engine(
@@ -39,12 +39,12 @@ def engine(
     compile_forward: bool = False,
     watch: Callable[[Progress | Finished], None] | None = None,
 ) -> tuple[list[Record], list[Finished]]:
-    """Train runs side by side on one GPU; returns the records of those that are done, and what else became of runs.
+    """Train runs side by side on one GPU; returns the records of those that are done, and how the others ended.
 
-    at_once: how many; None for what the memory holds, at most 8. minutes: stop cleanly when they are over; everything
-    can go on later. compile_forward: torch.compile the forward pass, once for all networks of the same shape;
-    ResNet-18 is faster without (see `lab.norm`). What is done already is only read. A run that fails is reported, and
-    the others go on. Ctrl-C writes a checkpoint of each and raises KeyboardInterrupt.
+    at_once: how many; None for as many as the memory holds, at most 8. minutes: stop cleanly when they are over; the
+    same call continues later. compile_forward: torch.compile the forward pass, once for all networks of the same shape;
+    ResNet-18 is faster without (see `lab.norm`). Runs that are done are only read. A run that fails is reported, and
+    the others continue. Ctrl-C writes a checkpoint of each and raises KeyboardInterrupt.
     """
     keeping = keeping or Keeping()
     if at_once is not None and at_once < 1:
@@ -66,7 +66,7 @@ def side_by_side(
     compile_forward: bool = False,
     watch: Callable[[Progress | Finished], None] | None = None,
 ) -> list[Finished]:
-    """The same for runs whose data are at hand; returns what became of each. until: by time.monotonic()."""
+    """As `engine`, for runs whose data are loaded; returns how each ended. until: when to stop, by time.monotonic()."""
     place = place or Place("cuda")
     check_gpu(place)
     with signals() as signalled, place.taken(), contextlib.ExitStack() as locks:
@@ -78,15 +78,15 @@ def side_by_side(
 
 
 def check_gpu(place: Place) -> None:
-    """Raises ValueError where the place is none."""
+    """Raise ValueError unless the place is a GPU."""
     if place.resolved.type != "cuda":
         raise ValueError(f"the engine is for a GPU, got device {place.device!r}; `sweep` trains on the CPU's cores")
 
 
 def all_trained(works: Sequence[Work], keeping: Keeping, place: Place, *, watch: Watch | None = None) -> list[Record]:
-    """Train all of them, side by side on a GPU and else one after another; returns their records, in their order.
+    """Train all works, side by side on a GPU and else one after another; returns their records in the same order.
 
-    watch: hears of one run at a time, of the next when that is through. Raises RunError where one fails.
+    watch: hears of one run at a time, and of another when that has ended. Raises RunError where one fails.
     """
     if place.resolved.type != "cuda":
         return [train(work.run, replace(keeping, root=work.root), place, data=work.data, watch=watch) for work in works]
@@ -97,8 +97,8 @@ def all_trained(works: Sequence[Work], keeping: Keeping, place: Place, *, watch:
 
 
 def _of_one(watch: Watch) -> Callable[[Progress | Finished], None]:
-    """Of runs side by side, tell the progress of one, and of another when that is through."""
-    told: list[Progress] = []  # the first of the run whose progress it is
+    """A listener to runs side by side that passes on the progress of one run, and of another when that has ended."""
+    told: list[Progress] = []  # the first event of the run that is followed; empty between two runs
 
     def hear(event: Progress | Finished) -> None:
         if not isinstance(event, Progress):
@@ -119,7 +119,7 @@ def _of_one(watch: Watch) -> Callable[[Progress | Finished], None]:
 
 
 class _Side:
-    """Runs side by side."""
+    """The runs side by side on a GPU, those that wait for a place, and those that have ended."""
 
     def __init__(
         self,
@@ -134,19 +134,19 @@ class _Side:
         self.compile_forward = compile_forward
         self.waiting: deque[Work] = deque()
         self.active: list[Loop] = []
-        self.folders: dict[Loop, contextlib.ExitStack] = {}  # which each has to itself
-        self.told: set[Path] = set()  # the folders that are waited for
+        self.folders: dict[Loop, contextlib.ExitStack] = {}  # the lock on each run's folder
+        self.told: set[Path] = set()  # folders that another process has, and that were reported
         self.ended: list[Finished] = []
 
     def go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
-        """Until all is done, or `stop()`."""
+        """Train until all runs have ended, or until `stop()`."""
         self.waiting.extend(works)
         while (self.waiting or self.active) and not stop():
             for _ in range(len(self.waiting)):
                 if len(self.active) >= (at_once or self._room()) or stop():
                     break
                 self._start(self.waiting.popleft())
-            if self.waiting and not self.active:  # others have them
+            if self.waiting and not self.active:  # other processes have all of them
                 time.sleep(0.2)
             self._epoch(stop)
         for loop in list(self.active):
@@ -156,12 +156,12 @@ class _Side:
         self.ended += [Finished(work.run, "waiting") for work in self.waiting]
 
     def _room(self) -> int:
-        """How many runs the memory holds: as many as the first one's share goes into it."""
+        """How many runs the memory holds, if each takes as much as the active ones do on average."""
         if not self.active:
             return 1
         if len(self.active) >= AT_ONCE:
             return AT_ONCE
-        torch.cuda.empty_cache()  # what runs that have ended leave to the allocator
+        torch.cuda.empty_cache()  # what the allocator still holds of runs that have ended
         free, total = torch.cuda.mem_get_info(self.place.resolved)
         each = (total - free) / len(self.active)
         return max(1, min(AT_ONCE, len(self.active) + int((free - SPARE * total) / each)))
@@ -188,7 +188,7 @@ class _Side:
                 self._end_with(Finished(run, "done"))
                 return
             loop = Loop(Job(run, work.data, self.place), record or Record(folder, run), self.keeping, self.hear)
-        except Exception as error:  # it is this run's, and the others go on
+        except Exception as error:  # it ends this run alone
             lock.close()
             self._end_with(Finished(run, "failed", first_line(error)))
             return
@@ -202,7 +202,7 @@ class _Side:
                 self._end(loop)
 
     def _epoch(self, stop: Callable[[], bool]) -> None:
-        """One epoch of every run, step by step in turn; a run that went on in the middle of one is through earlier."""
+        """One epoch of every run, a step of each in turn; one that was continued in mid-epoch has fewer left."""
         for loop in self.active:
             loop.beside = len(self.active)
         while not stop() and (going := [loop for loop in self.active if loop.step < loop.job.steps]):
@@ -219,7 +219,7 @@ class _Side:
 
     @contextlib.contextmanager
     def _of(self, loop: Loop) -> Iterator[None]:
-        """What goes wrong here is this run's; its record says so, and the others go on."""
+        """An error in the block ends this run alone, and is written into its record."""
         try:
             yield
         except Exception as error:
@@ -232,7 +232,7 @@ class _Side:
         self._end_with(Finished(loop.run, loop.record.status))
 
     def _leave(self, loop: Loop) -> None:
-        """Take a run off the GPU, and its data with the last run on them; its folder is free."""
+        """Take a run off the GPU and free its folder; with the last run on its data, take these off, too."""
         self.active.remove(loop)
         self.folders.pop(loop).close()
         data = loop.job.data

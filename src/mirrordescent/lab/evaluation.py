@@ -11,7 +11,7 @@ import mirrordescent as md
 from mirrordescent.lab.job import Job, per_sample
 from mirrordescent.lab.records import Row, finite
 
-# column: what it says; accuracies and shares are fractions
+# column: what it means; accuracies and shares are fractions
 COLUMNS = {
     "epoch": "epochs trained",
     "running_loss": "mean loss over the epoch's steps",
@@ -26,7 +26,7 @@ COLUMNS = {
     "potential": "ψ(w)",
     "divergence": "D_ψ(w, start)",
     "z_auroc": "how well z tells wrong labels from right ones (RMD)",
-    "margin_auroc": "how well the mean margin along the run does",
+    "margin_auroc": "how well the mean margin along the run tells them apart",
 }
 BINS = 60
 CHUNK = 2000  # samples at a time
@@ -62,7 +62,7 @@ def evaluate(job: Job, epoch: int) -> Row:
 
 @torch.no_grad()
 def predict(job: Job, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses (n,) and outputs (n, classes) without augmentation; batch norm uses what it has learnt."""
+    """Losses (n,) and outputs (n, classes), without augmentation and with batch norm's running statistics."""
     job.model.eval()
     losses, outputs = [], []
     for x, y in zip(inputs.split(CHUNK), targets.split(CHUNK), strict=True):
@@ -91,14 +91,15 @@ def objective(job: Job, row: Row) -> float:
 
 
 def share(hits: Tensor) -> float | None:
-    """The share of hits; None of nothing."""
+    """The share of hits; None if there are no samples."""
     return float(hits.double().mean()) if len(hits) else None
 
 
 def beyond_chance(taken: Tensor, given: Tensor) -> float | None:
-    """By how many standard deviations more predictions are the given label than if those were shuffled.
+    """By how many standard deviations the predictions agree with more given labels than with shuffled ones.
 
-    0 for one prediction for all; None where all labels are the same, and shuffling them changes nothing.
+    0 if all predictions are the same; None for fewer than two samples, or if shuffling changes nothing as all labels
+    are the same.
 
     >>> f"{beyond_chance(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 1, 1])):.3f}"
     '1.732'
@@ -115,7 +116,9 @@ def beyond_chance(taken: Tensor, given: Tensor) -> float | None:
 
 
 def auroc(score: Tensor, positive: Tensor) -> float | None:
-    """The probability that a positive scores higher than a negative, ties counting half; None without both.
+    """The probability that a positive scores higher than a negative, ties counting half.
+
+    None where there are no positives or no negatives, or a score is not finite.
 
     >>> auroc(torch.tensor([0.0, 1.0, 1.0, 2.0]), torch.tensor([False, True, False, True]))
     0.875
@@ -125,12 +128,12 @@ def auroc(score: Tensor, positive: Tensor) -> float | None:
         return None
     _, place, repeats = score.unique(return_inverse=True, return_counts=True)
     last = repeats.cumsum(0).double()
-    ranks = (last - (repeats.double() - 1) / 2)[place]  # ties share the middle of their ranks
+    ranks = (last - (repeats.double() - 1) / 2)[place]  # ties share the mean of their ranks
     return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * (len(score) - count)))
 
 
 def histograms(job: Job) -> dict[str, dict[str, list[float]]]:
-    """Of the weights, and of z for right and for wrong labels in the same bins."""
+    """Histograms of the weights, and of z for right and for wrong labels in the same bins."""
     weights = torch.cat([w.detach().flatten().float().cpu() for w in job.model.parameters()])
     found = {"weights": histogram(weights, weights)}
     if isinstance(job.optimizer, md.RMD):

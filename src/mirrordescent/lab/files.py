@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Writing files so that each is there whole or not at all, and what goes with it: checks, clearing up, MD5 sums."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import IO
 
 @contextmanager
 def written(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write into; it takes its place at `path` when the block ends well, and leaves nothing when it does not.
+    """A file to write into; it takes its place at `path` when the block ends without an error, else nothing is left.
 
-    A reader, or a process that comes after a kill, sees the old file or the new one, never a part.
+    A reader, also after this process was killed, finds the old file or the new one, never a part.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -36,7 +36,7 @@ def written(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
-        if error.filename is None and error.errno is not None:  # what fails while it is written has no name yet
+        if error.filename is None and error.errno is not None:  # errors while writing do not name the file
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
     finally:
@@ -44,12 +44,12 @@ def written(path: Path) -> Iterator[IO[bytes]]:
 
 
 def part_path(path: Path) -> Path:
-    """Where this process writes what is to take its place at `path`; `remove_parts` knows such names."""
+    """Where this process writes what will be moved to `path`; `remove_parts` knows such names."""
     return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
 def check_writable(path: Path) -> None:
-    """OSError where nothing can be written to `path`, which need not be there: told before the work, not after it."""
+    """Raise OSError where nothing can be written to `path` (it need not exist): fail before the work, not after it."""
     folder = path if path.is_dir() else path.absolute().parent
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -60,7 +60,7 @@ def check_writable(path: Path) -> None:
 
 
 def remove_parts(folder: Path, of: str | None = None) -> None:
-    """What processes left there that were killed while they wrote, of one name or of all; not what others write now."""
+    """Remove what killed processes have left half written, of one name or of all; not what live ones are writing."""
     name = re.compile(rf"\.{'.*' if of is None else re.escape(of)}\.(\d+)\.part")
     for part in folder.glob(".*.part"):
         found = name.fullmatch(part.name)
@@ -72,7 +72,7 @@ def remove_parts(folder: Path, of: str | None = None) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether there is such a process; where one cannot ask, no."""
+    """Whether a process with this id exists; no where that cannot be asked."""
     if os.name != "posix":
         return False
     try:
@@ -91,7 +91,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def md5(path: Path, watch: Callable[[int], None] | None = None) -> str:
-    """The MD5 sum of a file; `watch` hears how many bytes were read since it was last called."""
+    """The MD5 sum of a file; `watch` hears, block by block, how many bytes were read."""
     total = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
         while block := file.read(1 << 20):

@@ -1,4 +1,4 @@
-"""A forward pass in bfloat16 whose weights are converted all at once, by one kernel instead of one for each."""
+"""A forward pass in bfloat16 that converts all weights at once, with one kernel instead of one per weight tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 
 def halved(model: nn.Module, x: Tensor) -> Tensor:
-    """The forward pass under autocast, to the bit; vectors (batch norm's, biases) stay as they are."""
+    """The forward pass under autocast, with the same result to the bit; vectors (batch norm's, biases) stay float32."""
     named = {name: w for name, w in model.named_parameters() if w.dim() > 1}
     halves = _Converted.apply(*named.values())  # type: ignore[no-untyped-call]  # torch's
     outputs: Tensor = functional_call(model, dict(zip(named, halves, strict=True)), (x,))
@@ -18,7 +18,7 @@ def halved(model: nn.Module, x: Tensor) -> Tensor:
 
 
 class _Converted(torch.autograd.Function):
-    """Tensors to bfloat16, and their gradients back."""
+    """Converts tensors to bfloat16, and their gradients back to float32."""
 
     @staticmethod
     def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:

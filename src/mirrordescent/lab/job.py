@@ -21,13 +21,13 @@ from mirrordescent.lab.runs import Run, derived
 from mirrordescent.lab.visits import Visits, cropped, edged, mixed, padded, visits
 from mirrordescent.sizes import far_off
 
-SLOW = 20  # times as many epochs as there are, over which z would settle
+SLOW = 20  # where z needs more than so many times the run's epochs to settle, a note says so
 
 
 class Job:
     """Everything that a run needs on its device.
 
-    sums: over the current epoch's steps, on the device: the losses, and the predictions that met the given label.
+    sums: of the losses, and of the predictions that met the given label, over the current epoch's steps.
     """
 
     def __init__(self, run: Run, data: Data, place: Place) -> None:
@@ -57,9 +57,9 @@ class Job:
         self.next = 0
 
     def new_model(self) -> nn.Module:
-        """The network at its start."""
+        """The network with its initial weights."""
         model = network(self.run, self.data).to(self.device)
-        if len(self.data.shape) == 3:  # convolutions are faster so, on a GPU and on a CPU
+        if len(self.data.shape) == 3:  # convolutions are faster in this layout, on a GPU and on a CPU
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs
         return model
 
@@ -68,7 +68,7 @@ class Job:
         return optimizer_for(self.run, self.model, len(self.data))
 
     def added(self, loss: Tensor) -> Tensor:
-        """What goes backward, where something stands beside the loss."""
+        """What to differentiate: the loss; a subclass may add a penalty to it."""
         return loss
 
     @property
@@ -81,22 +81,22 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """How many steps an epoch has."""
+        """Steps in an epoch."""
         return len(self.data) // self.batch
 
     def drawn(self, epoch: int) -> Visits:
-        """What an epoch visits, on the device."""
+        """The epoch's visits, on the device."""
         return visits(len(self.data), self.batch, self.run.seed, epoch, self.run.augment, self.run.mixup).to(
             self.device
         )
 
     def begin(self, epoch: int, first: int = 0) -> None:
-        """Draw the epoch's visits, and stand before its step `first`."""
+        """Draw the epoch's visits; the next step will be its step `first`."""
         self.visits, self.next = self.drawn(epoch), first
         self.set_rate(epoch)
 
     def set_rate(self, epoch: int) -> None:
-        """The epoch's step size; in place where it is a tensor, which a captured step reads."""
+        """Set the epoch's step size; in place where it is a tensor, which a captured step reads."""
         if self.run.schedule == "constant":
             return
         rate = self.run.lr * (1 + math.cos(math.pi * (epoch - 1) / self.run.epochs)) / 2
@@ -107,22 +107,22 @@ class Job:
                 group["lr"] = rate
 
     def step(self) -> None:
-        """The next step of the epoch."""
+        """Take the next step of the epoch."""
         assert self.visits is not None
         self.descend(*(table[self.next] for table in self.visits.tables))
         self.next += 1
 
     def wait(self) -> None:
-        """Until every step is done: whoever reads a result waits for it anyway."""
+        """Nothing to do: whoever reads a result waits for it anyway."""
 
     def descend(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor, share: Tensor) -> None:
-        """One training step on the samples `index`; the host waits for nothing."""
+        """One training step on the samples `index`; the host never waits for the device."""
         x = cropped(self.pictures, index, top, left, flip) if self.crops else self.pictures[index]
         x, y = self.scaled(x), self.targets[index]
         with self.place.autocast(self.run):
             outputs = self.call(self.model, mixed(x, share) if self.run.mixup else x)
         losses, root = self._losses(outputs, y, index)
-        if self.run.mixup:  # no loss of a single sample: SGD's mean is all that it is for
+        if self.run.mixup:  # losses of mixtures, not of single samples: only SGD's mean can use them
             losses = share * losses + (1 - share) * self._losses(outputs, y.flip(0), index.flip(0))[0]
         if isinstance(self.optimizer, md.RMD):
             loss = self.optimizer.loss(losses, index, root=root if self.run.reduction == "sample" else None)
@@ -138,7 +138,7 @@ class Job:
                 self.notes.trace(outputs, y, index)
 
     def _losses(self, outputs: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The losses that training descends (batch,), and for a regression the signed residuals."""
+        """The losses that training minimises, (batch,), and for a regression the signed residuals."""
         if self.notes.early is not None:
             return self.notes.early(outputs, y, index), None
         if self.run.loss == "gce":
@@ -146,14 +146,14 @@ class Job:
         return per_sample(outputs, y, self.data.classes)
 
     def losses_at(self, outputs: Tensor) -> Tensor:
-        """The losses of the whole training set as they stand, for its outputs."""
+        """The losses of the whole training set, from its outputs; they change nothing."""
         index = torch.arange(len(self.targets), device=self.device)
         if self.notes.early is not None:
             return self.notes.early.at(outputs, self.targets, index)
         return self._losses(outputs, self.targets, index)[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run needs in order to go on."""
+        """What a run needs in order to continue."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -164,14 +164,14 @@ class Job:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
+        """Continue from `state_dict()`."""
         self.model.load_state_dict(state["model"])
         own = [(group["lr"], group.get("fused")) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.run.schedule != "constant":  # a tensor on a GPU, whatever it was where the run began; `begin` sets it
+        if self.run.schedule != "constant":  # lr stays what it is on this device, tensor or number; `begin` sets it
             for group, (rate, fused) in zip(self.optimizer.param_groups, own, strict=True):
                 group["lr"], group["fused"] = rate, fused
-        if "notes" in state:  # not in a checkpoint from before there were any
+        if "notes" in state:  # checkpoints of older versions have none
             self.notes.load_state_dict(state["notes"])
         self.sums.copy_(state["sums"])
 
@@ -193,7 +193,7 @@ def given_labels(run: Run, data: Data) -> Corrupted:
 
 
 class Notes(nn.Module):
-    """What is kept about each sample beside z: for classes a trace of the predictions, and what the loss remembers."""
+    """What is kept about each sample beside z, for classes: a trace of the predictions, and what loss elr remembers."""
 
     def __init__(self, run: Run, data: Data) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class Notes(nn.Module):
 
 
 def per_sample(outputs: Tensor, targets: Tensor, classes: int | None) -> tuple[Tensor, Tensor | None]:
-    """The losses (batch,), and for a regression the signed residuals of which they are half the squares."""
+    """The losses (batch,), and for a regression the signed residuals, of which they are half the squares."""
     if classes is not None:
         return F.cross_entropy(outputs.float(), targets, reduction="none"), None
     root = outputs.float()[:, 0] - targets
@@ -215,7 +215,7 @@ def per_sample(outputs: Tensor, targets: Tensor, classes: int | None) -> tuple[T
 
 
 def network(run: Run, data: Data) -> nn.Module:
-    """The run's network at its start."""
+    """The run's network with its initial weights."""
     outputs = 1 if data.classes is None else data.classes
     return build(run.model, data.shape, outputs, start=run.start, seed=derived(run.seed, "start"))
 
@@ -223,7 +223,7 @@ def network(run: Run, data: Data) -> nn.Module:
 def optimizer_for(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
     """The run's algorithm over n training samples."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "under .* lr = ")  # `step_notes` tells it
+        warnings.filterwarnings("ignore", "under .* lr = ")  # `step_notes` says it
         return _optimizer(run, model, n)
 
 
@@ -249,14 +249,14 @@ def _optimizer(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
 
 
 def step_notes(run: Run, data: Data) -> list[str]:
-    """What to tell a person whose step is of fewer samples than asked for, absurd under the potential, or too small.
+    """Notes on batches that are larger than the data, an lr that does not fit the potential, and a z that hardly moves.
 
-    A mirror step moves a weight by lr/ψ'' times its gradient, and ψ'' is another number for every potential.
+    A mirror step moves a weight by lr/ψ'' times its gradient, and ψ'' is different for every potential.
     """
     notes = []
     if run.batch_size > len(data):
         notes.append(
-            f"every batch is all {len(data):,} samples; --batch-size {run.batch_size:,} is more than there are"
+            f"every batch holds all {len(data):,} samples; --batch-size {run.batch_size:,} is more than there are"
         )
     if far := _far_off(run, data):
         notes.append(far)
@@ -264,29 +264,29 @@ def step_notes(run: Run, data: Data) -> list[str]:
         settling = run.lam / run.lr
         if SLOW * run.epochs < settling < math.inf:
             notes.append(
-                f"z settles over lam/lr = {settling:,.3g} epochs, and there are {run.epochs:,}: it will hardly move, "
+                f"z settles over lam/lr = {settling:,.3g} epochs, but there are {run.epochs:,}: it will hardly move, "
                 "and training is nearly SMD"
             )
     return notes
 
 
 def _far_off(run: Run, data: Data) -> str:
-    """That a step of another potential than ℓ2 is as if SGD's were absurd, and one that is not; else nothing."""
+    """A note where lr moves weights as an absurd lr of SGD would, with one that fits the potential; else nothing."""
     if run.algorithm not in ("smd", "rmd"):
         return ""
     found = far_off(network(run, data).parameters(), md.potential(run.potential), run.lr)
     if found is None:
         return ""
     return (
-        f"under {run.potential} a step of {run.lr:g} moves weights of the usual size ({found.usual:.2g}) as SGD does "
-        f"with {found.alike:.1g}; --lr {found.better:.1g} is like 0.1, and --lam scales with it"
+        f"under {run.potential} --lr {run.lr:g} moves weights of the usual size ({found.usual:.2g}) as SGD does with "
+        f"lr {found.alike:.1g}; --lr {found.better:.1g} is like SGD's 0.1, and --lam scales with it"
     )
 
 
 def _sgd(run: Run, model: nn.Module) -> torch.optim.SGD:
     weights = list(model.parameters())
     nesterov = run.acceleration == "nesterov"
-    # A step size that changes has to be a tensor in a captured step, and of SGD's kernels the fused ones take that.
+    # In a captured step, an lr that changes has to be a tensor, and of SGD's implementations the fused one takes that.
     fused = run.schedule != "constant" and weights[0].is_cuda
     lr = torch.tensor(run.lr, device=weights[0].device) if fused else run.lr
     momentum, decay = run.momentum, run.decay

@@ -1,4 +1,4 @@
-"""What a run's folder says about its labels."""
+"""Audits from what a run's folder keeps about its labels: its checkpoint, and a second network's check beside it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mirrordescent.lab.runs import Run
 from mirrordescent.trace import Trace
 
 CHECK = "check.json"
-LEARNT = 2.5  # standard deviations
+LEARNT = 2.5  # a network that agrees with the labels by fewer standard deviations beyond chance has learnt nothing
 
 
 @dataclass(frozen=True)
 class Check:
-    """What a network says about labels that it was not trained on.
+    """What a second network says about labels that it was not trained on.
 
-    contradicted: the share of labels for which it predicts something else. wrong: the share that is wrong, by how sure
-    it was. before: the share of all labels by the audit's own network; there: of those that the second one judged.
-    beyond_chance: by how many standard deviations it agrees with more labels than if they were shuffled; None where
-    that cannot be told.
+    contradicted: the share of them for which it predicts something else. wrong: the share that is wrong, estimated from
+    its probabilities. before: the share that is wrong of all labels, by the audit's own network; there: of those that
+    the second one judged. beyond_chance: by how many standard deviations it agrees with more labels than if they were
+    shuffled; None where that cannot be told.
     """
 
     contradicted: float
@@ -38,12 +38,12 @@ class Check:
 
     @property
     def first(self) -> float:
-        """The share by the audit's own network, of the same labels where that is known."""
+        """The share that is wrong by the audit's own network, of the same labels where that is known."""
         return self.before if self.there is None else self.there
 
     @property
     def in_vain(self) -> bool:
-        """Whether the network has learnt nothing: all that is not of the largest class is suspicious then."""
+        """Whether the network has learnt nothing: then all labels but those of the largest class look suspicious."""
         return self.beyond_chance is not None and self.beyond_chance < LEARNT
 
     def keep(self, folder: Path) -> None:
@@ -51,20 +51,20 @@ class Check:
         write_text(folder / CHECK, json.dumps(asdict(self), indent=1) + "\n")
 
     def judged(self, found: Audit) -> Audit:
-        """The audit by both networks: the first one's share, moved by half of what the second one says more or less.
+        """The audit by both networks: the first one's share of wrong labels plus half of the second's difference to it.
 
-        They are compared on the same labels: how many of these few are wrong is chance, and says nothing of the others.
+        Both judge the same labels there: how many of these few are wrong is chance, and says nothing of the others.
         """
         return found.with_share(min(max(found.noise + (self.wrong - self.first) / 2, 0.0), 1.0))
 
 
 def forget_check(folder: Path) -> None:
-    """What `keep` wrote."""
+    """Remove what `Check.keep` wrote."""
     (folder / CHECK).unlink(missing_ok=True)
 
 
 def audit_of_run(source: Record | Run | Path, class_names: Sequence[str] = ()) -> Audit:
-    """The audit of a run of the lab, with what its check said if it had one; see `audit_alone`."""
+    """The audit of a run of the lab, corrected by its check if there is one; see `audit_alone`."""
     folder = _folder(source)
     found = audit_alone(folder, class_names)
     if not (folder / CHECK).exists():
@@ -76,9 +76,10 @@ def audit_of_run(source: Record | Run | Path, class_names: Sequence[str] = ()) -
 
 
 def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) -> Audit:
-    """The audit of a run of the lab, by its record, its folder, or the run itself (under runs/), as far as it has come.
+    """The audit of a run of the lab, as far as it has come, by its own network alone.
 
-    Raises RunError where there is no such run, or none that keeps anything about its labels.
+    source: the run's record, its folder, or the run itself, whose folder is under runs/.
+    Raises RunError where there is no such run, or it has kept nothing about its labels.
     """
     folder = _folder(source)
     if folder.is_file():
@@ -102,7 +103,7 @@ def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) ->
         trace = Trace(*kept["trace.probability_sums"].shape)
         trace.load_state_dict({name.removeprefix("trace."): v for name, v in kept.items() if name.startswith("trace.")})
     if trace is not None and not bool(trace.visits.any()) and not trace.lost:
-        raise RunError(f"{folder} has seen no sample yet; go on with it first")
+        raise RunError(f"{folder} has seen no sample yet; continue that run first")
     return audited(z, trace, torch.as_tensor(labels), class_names)
 
 

@@ -1,4 +1,4 @@
-"""A run under way: its epochs, its evaluations, its stopping rule, and what is written down about it."""
+"""A run under way: its epochs, evaluations, stopping rule, checkpoints and record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mirrordescent.lab.names import first_line
 from mirrordescent.lab.records import Record, Row, RunError, load_checkpoint, save_checkpoint
 from mirrordescent.lab.runs import Run
 
-COSTLY = 20  # checkpoints are so many times rarer than they are long, those of all runs side by side together
+COSTLY = 20  # between checkpoints: so many times what writing one takes, at least, for each run side by side
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Progress:
     run: Run
     epoch: int  # epochs done
     step: int  # steps done of the epoch under way
-    steps: int  # of an epoch
+    steps: int  # steps in an epoch
     row: Row  # the last evaluation
     folder: Path  # the run's own
-    waiting: bool = False  # for another process that has it, and no more is known
+    waiting: bool = False  # another process has the run, and this one waits for it; nothing else is known
 
     @classmethod
     def waits(cls, run: Run, folder: Path) -> Progress:
-        """What is told once of a run that another process has."""
+        """The one event of a run that another process has."""
         return cls(run, 0, 0, 1, {}, folder, waiting=True)
 
 
@@ -46,14 +46,14 @@ Watch = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Keeping:
-    """Where and how often a run is written down. Nothing of it changes a result."""
+    """Where and how often a run is saved; nothing here changes a result."""
 
     root: Path = Path("runs")
-    """folder for runs, each in a folder of its own"""
+    """folder for the runs, each of which gets a folder of its own in it"""
     data_root: Path | None = None
     """folder of the fetched data sets"""
     checkpoint_seconds: float = 10.0
-    """seconds between checkpoints: what a kill can cost (more where writing one takes long)"""
+    """seconds between checkpoints, which is what a kill can cost (more where writing one takes long)"""
     tensorboard: bool = False
     """write TensorBoard's event files too"""
     wait: bool = False
@@ -68,19 +68,19 @@ class Stepper(Protocol):
     """What takes a run's steps: its job itself, or a captured form of it."""
 
     def begin(self, epoch: int, first: int = 0) -> None:
-        """Draw an epoch's visits, and stand before its step `first`."""
+        """Draw an epoch's visits; the next step will be its step `first`."""
 
     def step(self) -> None:
         """Take the next step."""
 
     def wait(self) -> None:
-        """Until every step is done."""
+        """Wait until every step is done."""
 
 
 class Loop:
     """A run under way, from where its last checkpoint left it.
 
-    epoch, step: how much is done: whole epochs, and steps of the next one.
+    epoch, step: how much is done, in whole epochs and steps of the next one.
     """
 
     def __init__(self, job: Job, record: Record, keeping: Keeping, watch: Watch | None = None) -> None:
@@ -89,7 +89,7 @@ class Loop:
         self.rule = rule_for(job.run, job.data.classes)
         self.digest = digest_of(job.run, job.data)
         self.epoch = self.step = 0
-        self.beside = 1  # runs that wait while this one writes its checkpoint, itself included
+        self.beside = 1  # runs side by side, this one included: all wait while one writes its checkpoint
         self.checkpoint, self.heard = _Clock(keeping.checkpoint_seconds), _Clock(0.1)
         self.begun, self.before = time.monotonic(), 0.0
         self._restore(load_checkpoint(record.folder))
@@ -105,11 +105,11 @@ class Loop:
         return self.record.status == "running"
 
     def begin(self) -> None:
-        """Begin the next epoch, or go on in the middle of it."""
+        """Begin the next epoch, or continue in the middle of it."""
         self.stepper.begin(self.epoch + 1, self.step)
 
     def advance(self) -> None:
-        """One step."""
+        """Take one step, and write a checkpoint if it is time."""
         self.stepper.step()
         self.step += 1
         self._tell()
@@ -137,14 +137,14 @@ class Loop:
         self._tell(always=True)
 
     def interrupt(self) -> None:
-        """Write everything down, so that it can go on later."""
+        """Save everything, so that the run can continue later."""
         self.record.status, self.record.reason = "interrupted", f"epoch {self.epoch}, step {self.step}"
         self.save()
         if self.board is not None:
             self.board.close()
 
     def fail(self, error: Exception) -> None:
-        """Say in the record why the run could not go on; its last checkpoint stays."""
+        """Write into the record why the run could not continue; its last checkpoint stays."""
         self.record.status = "failed"
         self.record.reason = first_line(error)
         if self.board is not None:
@@ -153,7 +153,7 @@ class Loop:
             self.record.write()
 
     def save(self) -> None:
-        """The checkpoint before the record: what the record says is done, the checkpoint has."""
+        """Write the checkpoint, then the record, so that whatever the record says is in the checkpoint, too."""
         self.stepper.wait()
         begun = time.monotonic()
         self.record.seconds = round(self.before + begun - self.begun, 3)
@@ -179,7 +179,7 @@ class Loop:
             self.board.close()
 
     def _reason(self, row: Row) -> str:
-        """Why training should end here, or nothing."""
+        """Why training should end here; empty if it should not."""
         if row["train_loss"] is None:
             return "diverged"
         if self.rule is None:
@@ -199,7 +199,7 @@ class Loop:
             self.heard.reset()
 
     def _restore(self, state: dict[str, Any] | None) -> None:
-        """Take up where the checkpoint ends; rows that came after it will come again."""
+        """Continue where the checkpoint ends; evaluations that came after it will be made again."""
         self.record.rows, self.record.epochs = [], 0
         self.record.status, self.record.reason = "running", ""
         if state is None:
@@ -218,7 +218,7 @@ class Loop:
                 self.record.status, self.record.reason = "done", state["reason"]
         except RunError:
             raise
-        except (KeyError, ValueError, TypeError, RuntimeError) as error:  # the last is what a network says
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:  # the last is load_state_dict's
             told = first_line(error)
             raise RunError(f"{path} does not fit this run ({told}); remove {self.record.folder}") from None
 
@@ -242,14 +242,14 @@ class Loop:
 
 
 def digest_of(run: Run, data: Data) -> str:
-    """Of all that the run is trained on, a file of labels included."""
+    """The digest of all that the run is trained on, a file of labels included."""
     if run.noise_file is None:
         return data.digest
     return data.digest_with(Path(run.noise_file).read_bytes())
 
 
 def rule_for(run: Run, classes: int | None) -> md.StopOnPlateau | md.StopOnInterpolation | None:
-    """The paper's stopping rule for the algorithm; the patience is in epochs, the rule is asked at evaluations."""
+    """The paper's stopping rule for the algorithm. The run's patience is in epochs, the rule's in evaluations."""
     if run.stop == "never":
         return None
     if run.algorithm in ("sgd", "smd") and classes is not None:
@@ -258,7 +258,7 @@ def rule_for(run: Run, classes: int | None) -> md.StopOnPlateau | md.StopOnInter
 
 
 class _Clock:
-    """When something was last done, and whether it is time again."""
+    """Tells when it is time to do something again."""
 
     def __init__(self, every: float) -> None:
         self.every, self.last, self.least = every, time.monotonic(), 0.0

@@ -1,4 +1,4 @@
-"""What the C library does with memory that is freed: for a process that trains and does nothing else."""
+"""Making the C library keep freed memory, in a process that trains and does nothing else."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import sys
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 KEPT = 2**30, 2**25  # bytes; glibc before 2.35 takes no more than the second
-OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")  # whoever sets one has chosen
+OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")  # set by somebody who has chosen
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep what is freed for the next use; returns whether it does.
+    """Make glibc keep freed memory for its next use; returns whether it does.
 
     Otherwise every activation of a training step on a CPU is given back to the system when the step ends, and taken
-    again, page by page, in the next one. It concerns the whole process, so it is for a command, not for a library.
+    again, page by page, in the next one. This is for the whole process, so a command may call it, but not a library.
     """
     if sys.platform != "linux" or any(name in os.environ for name in OWN):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # another C library, or none to be asked
+    except (AttributeError, OSError):  # another C library, or none that can be called
         return False
     return any(all(mallopt(which, size) for which in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD)) for size in KEPT)

@@ -29,7 +29,7 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor, again: Tensor) -> tuple[Tensor, Tensor]:  # (batch, width_in, side, side)
-        """The block's output for two readers, (batch, width, side / stride, side / stride); `again` is x for a second.
+        """The block's output, twice, (batch, width, side / stride, side / stride); `again` is x, for the shortcut.
 
         See `Norm.twice` for why there are two of each.
         """
@@ -79,7 +79,7 @@ def mlp(shape: tuple[int, ...], classes: int, width: int = 256) -> nn.Module:
 
 
 def cnn(shape: tuple[int, ...], classes: int, width: int = 32) -> nn.Module:
-    """Two convolutions and a hidden layer, for small images on a CPU; any side from 4 pixels on."""
+    """Two convolutions and a hidden layer, for small images on a CPU, with sides of at least 4 pixels."""
     channels = _image("cnn", shape, smallest=4)
     side = (shape[1] // 4) * (shape[2] // 4)  # after two poolings
     return nn.Sequential(
@@ -97,14 +97,14 @@ def cnn(shape: tuple[int, ...], classes: int, width: int = 32) -> nn.Module:
 
 
 def deep_cnn(shape: tuple[int, ...], classes: int, width: int = 32) -> nn.Module:
-    """Convolutions with batch norm, two for each halving down to less than 8 pixels, for pictures on a CPU.
+    """Convolutions with batch norm, two for each halving, down to less than 8 pixels, for pictures on a CPU.
 
     >>> from mirrordescent.lab.models import deep_cnn
     >>> [layer.out_channels for layer in deep_cnn((3, 64, 64), 10) if hasattr(layer, "stride")]
     [32, 64, 64, 128, 128, 128, 128]
     """
     channels, side = _image("deep-cnn", shape, smallest=8), min(shape[1:])
-    large = side >= 48  # the first convolution halves it
+    large = side >= 48  # then the first convolution halves it, too
     layers: list[nn.Module] = [*_convolution(channels, width, 5 if large else 3, 2 if large else 1)]
     side, widest = side // 2 if large else side, 4 * width
     while side >= 8:
@@ -168,8 +168,8 @@ def build(name: str, shape: tuple[int, ...], classes: int, *, start: str = "defa
 def start_near_zero(model: nn.Module) -> None:
     """The start behind the paper's tables, close to the minimum of ψ.
 
-    Convolutions and the factors of batch norm N(0, 0.01²), batch norm's offsets 0, linear layers' weights
-    U(−0.01, 0.01) and biases U(−0.1, 0.1).
+    Convolutions and batch norm's factors are drawn from N(0, 0.01²), linear layers' weights from U(−0.01, 0.01) and
+    their biases from U(−0.1, 0.1); batch norm's offsets are 0.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

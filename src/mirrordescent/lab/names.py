@@ -1,4 +1,4 @@
-"""Words for messages: the nearest valid name, and lists that do not get long."""
+"""Parts of messages: the nearest valid name, lists that stay short, an error in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Label noise: seeded, recorded, with the mask of what it changed (for analysis; training never sees it)."""
+"""Label noise: seeded, and with a mask of the labels that it changed (for analysis; training never sees that)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 KINDS = ("none", "uniform", "symmetric", "pair", "instance", "file")
-SPREAD = 0.1  # at most, of a sample's own rate about the rate, for "instance"
+SPREAD = 0.1  # for "instance": standard deviation of the samples' own rates about the rate, at most
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Noise:
 
     kind: "uniform", each label with probability `rate` replaced by a draw from *all* classes (the paper's: of 40 %
         redrawn, 36 % end up wrong with ten classes); "symmetric", by a draw from the other classes, so always wrong;
-        "pair", by the next class; "instance", by another class that depends on the sample's inputs, with a rate of the
-        sample's own (Xia et al. 2020); "file", labels from a text file, one number per line; "none".
+        "pair", by the next class; "instance", by another class that depends on the sample's inputs, and at a rate of
+        the sample's own (Xia et al. 2020); "file", labels from a text file, one number per line; "none".
     rate: the probability, in [0, 1].
     seed: of the draws. path: of the file.
     """
@@ -75,7 +75,7 @@ def corrupt(labels: Tensor, classes: int, noise: Noise, inputs: Tensor | None = 
 
 
 def _drawn(true: Tensor, classes: int, noise: Noise) -> Tensor:
-    # On the CPU whatever the labels are on, so that the draws are the same everywhere.
+    # On the CPU, wherever the labels are, so that the draws are the same everywhere.
     generator = torch.Generator().manual_seed(noise.seed)
     chosen = torch.rand(len(true), generator=generator) < noise.rate
     if noise.kind == "uniform":
@@ -84,17 +84,17 @@ def _drawn(true: Tensor, classes: int, noise: Noise) -> Tensor:
         if classes < 2:
             raise ValueError("symmetric noise needs at least two classes")
         other = (true + torch.randint(1, classes, (len(true),), generator=generator)) % classes
-    else:  # "pair", and "none", of which nothing is chosen
+    else:  # "pair"; of "none" it is not used
         other = (true + 1) % classes
     return torch.where(chosen, other, true) if noise.kind != "none" else true
 
 
 def _by_instance(true: Tensor, classes: int, noise: Noise, x: Tensor) -> Tensor:
-    """A rate per sample about the given one, and a random direction per true class that says what it is taken for."""
+    """Each sample gets a rate about the given one, and a random projection per true class says what it is taken for."""
     generator = torch.Generator().manual_seed(noise.seed)
     rates = torch.full((len(true),), -1.0, dtype=torch.float64)
-    spread = min(SPREAD, noise.rate / 2, (1 - noise.rate) / 2)  # hardly anything is cut off, which would move the mean
-    while bool((outside := (rates < 0) | (rates > 1)).any()):  # the normal distribution, cut off
+    spread = min(SPREAD, noise.rate / 2, (1 - noise.rate) / 2)  # so that little is cut off, which would move the mean
+    while bool((outside := (rates < 0) | (rates > 1)).any()):  # a normal distribution, cut off at 0 and 1
         drawn = torch.randn(int(outside.sum()), generator=generator, dtype=torch.float64)
         rates[outside] = noise.rate + spread * drawn
     likeness = torch.empty(len(true), classes, dtype=torch.float64)

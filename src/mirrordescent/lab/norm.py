@@ -1,4 +1,4 @@
-"""Batch norm with the sum and the relu that follow it, fused on a GPU."""
+"""Batch norm together with the sum and the relu that follow it, fused on a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirrordescent.fused import has_triton
 
 
 class Norm(nn.BatchNorm2d):
-    """Batch norm, then a sum with `added` if there is one, then relu if `relu`: nn.BatchNorm2d to whoever asks.
+    """Batch norm, then a sum with `added` if there is one, then relu if `relu`; to others it is an nn.BatchNorm2d.
 
     On a GPU all of it is done in four passes over memory (two forward, two backward) instead of nine; elsewhere, and
     when compiled, by PyTorch's own operations.
@@ -21,14 +21,14 @@ class Norm(nn.BatchNorm2d):
     def __init__(self, width: int, *, relu: bool = True) -> None:
         super().__init__(width)
         self.relu = relu
-        self.count: Tensor | None = None  # of programs that are done, for the kernels; all 0 between them
+        self.count: Tensor | None = None  # where the kernels count the programs that are done; all 0 between launches
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:  # (batch, width, height, width)
         """The output, of the shape of x."""
         return self.twice(x, added)[0]
 
     def twice(self, x: Tensor, added: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The output for two readers: their gradients are summed on the way, not in a pass of their own."""
+        """The output twice, for two uses, whose gradients the backward pass sums on its way, not in an extra pass."""
         if not self._fusable(x, added):
             out = self.plain(x, added)
             return out, out
@@ -41,7 +41,7 @@ class Norm(nn.BatchNorm2d):
         return out, again
 
     def plain(self, x: Tensor, added: Tensor | None = None) -> Tensor:
-        """The same by PyTorch's own operations."""
+        """The output by PyTorch's own operations."""
         out = super().forward(x)
         if added is not None:
             out = out + added

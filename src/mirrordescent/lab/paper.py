@@ -1,7 +1,7 @@
 """The paper's experiments on CIFAR-10 with ResNet-18: its figures, and the runs that reproduce them.
 
-What the paper calls RMD is Algorithm 2 (`batch`) with ψ = ‖w‖²; `sample` with ψ = ½‖w‖² is ours beside it. All start
-near zero, with live augmentation, batches of 128, a constant step and no momentum.
+What the paper calls RMD is Algorithm 2 (`batch`) with ψ = ‖w‖²; `sample` with ψ = ½‖w‖² is our addition. All runs start
+near zero, with augmentation drawn anew at every visit, batches of 128, a constant step and no momentum.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from mirrordescent.lab.runs import Run
 
-TABLES = (40, 25, 10, 0)  # % of the labels redrawn, in the order of interest
+TABLES = (40, 25, 10, 0)  # % of the labels redrawn, the most interesting first
 BATCH_LAMS = (1.2, 1.0, 1.5, 0.7, 2.0, 4.0, 16.0)  # the headline rows first
 SAMPLE_LAMS = (2.0, 1.2, 1.6, 2.5, 0.7, 4.0, 16.0)
 DECAY_LAMS = {
@@ -24,7 +24,7 @@ DECAY_LAMS = {
     10: (0.0012, 0.0018, 0.004),
     0: (0.0015, 0.003, 0.005),
 }
-SEEDS = (0, 1, 2)  # of the headline rows; the others have the first
+SEEDS = (0, 1, 2)  # of the headline rows; the other rows have only the first
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ def paper_sgd(corruption: int, seed: int = 0) -> Run:
 
 
 def paper_decay(corruption: int, lam: float) -> Run:
-    """Weight decay as the paper ran it, but not for longer than its weights remember, and with a tenth of its patience.
+    """Weight decay as the paper ran it, but with an epoch limit and a tenth of its patience.
 
     A step leaves 1 - lr/(λn) of the weights, so that they forget their start over λ·128/lr epochs: 15 for the smallest
-    of these λ, 128 for the largest. Six times that, in whole tens, and 300 at most; the smallest λ with 40 % redrawn
-    would need more, as its decay works against the first steps away from a start near zero.
+    of these λ, 128 for the largest. The limit is six times that, rounded up to tens, and 300 at most; the smallest λ
+    with 40 % redrawn would need more, as its decay works against the first steps away from a start near zero.
     """
     settings = {"algorithm": "weight-decay", "lam": lam, "lr": 0.01, "patience": 50}
     run = Run.from_dict({**_common(corruption, seed=0), **settings})
@@ -79,13 +79,13 @@ def paper_decay(corruption: int, lam: float) -> Run:
 
 
 def epochs_for(lam: float) -> int:
-    """As many as are affordable: enough for `sample`, whose z settles over λ/lr epochs, and not for `batch`."""
+    """As many epochs as are affordable: enough for `sample`, whose z settles over λ/lr of them, but not for `batch`."""
     return 100 if lam < 4 else 250 if lam < 16 else 300
 
 
 def lasting(run: Run, epochs: int) -> Run:
-    """The run for so many epochs; a long one is evaluated half as often, as that takes almost half of an epoch."""
-    if epochs == run.epochs and run.algorithm == "sgd":  # whose runs in the tables are long, and looked at as often
+    """The run for so many epochs; a long one is evaluated half as often, as each time takes almost half an epoch."""
+    if epochs == run.epochs and run.algorithm == "sgd":  # the tables' own: long, but evaluated every 5 epochs
         return run
     return dataclasses.replace(run, epochs=epochs, every=5 if epochs <= 100 else 10)
 

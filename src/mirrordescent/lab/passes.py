@@ -1,11 +1,11 @@
 """Batch norm, an optional sum and relu on a GPU, in four passes over memory: two forward, two backward.
 
-Legend: x (rows, width) is a channels-last tensor, a channel per column; y = relu(x · scale + shift + added); g is the
-gradient that is left of y's after the relu. A pass over columns leaves sums per program, and the program that ends
-last adds them up, always in the same order. The programs are few: a pass waits for memory, not for arithmetic, and
-the processors it does not hold compute the convolutions of other runs meanwhile.
+Legend: x (rows, width) is a channels-last tensor, a channel per column; y = relu(x · scale + shift + added); g is what
+the relu leaves of y's gradient. In a pass that sums over columns each program leaves its own sums, and the program that
+ends last adds them up, always in the same order. The programs are few: a pass waits for memory, not for arithmetic, and
+the processors that it does not hold compute the convolutions of other runs meanwhile.
 The types in a kernel are Triton's, which a type checker does not know: hence the ignores on their first lines.
-Imported only where a CUDA device and Triton are there; `Norm.plain` is the readable form of the same mathematics.
+Imported only where there are a CUDA device and Triton; `Norm.plain` is the readable form of the same mathematics.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-COLUMNS = 64  # of a block; a width must be a multiple
+COLUMNS = 64  # of a block; the width must be a multiple of it
 
 
 class Blocks(NamedTuple):
-    """How a pass is cut up."""
+    """How a pass over a tensor is cut up into blocks."""
 
     rows: int  # of a block
     warps: int
     programs: int  # of a launch, at most: each takes block after block
-    stages: int  # at most: while one block is computed, the next are on their way
+    stages: int  # at most: while one block is computed, the next are being loaded
 
     def launch(self, x: Tensor, reads: int) -> tuple[tuple[int, int], dict[str, int]]:
-        """For a pass that reads so many tensors like x: programs along the rows and over the columns, and settings."""
+        """The launch of a pass that reads so many tensors like x: programs along rows and columns, and settings."""
         width = x.shape[1]
         block = reads * self.rows * COLUMNS * x.element_size()
         stages = min(self.stages, 1 + _room(x.device) // block)
@@ -41,7 +41,7 @@ class Blocks(NamedTuple):
 
     @property
     def fold(self) -> int:
-        """How many rows of a block one thread holds, of two bytes an element and 16 bytes a load."""
+        """How many rows of a block one thread holds, with two bytes per element and 16 bytes per load."""
         return self.rows // (4 * self.warps)
 
 
@@ -53,13 +53,13 @@ def _room(device: torch.device) -> int:
 
 
 # 33 is a quarter of an H200's processors: the best for eight runs side by side, a tenth slower for one alone. It must
-# not depend on how many there are, or a run's sums would.
+# not depend on how many runs there are, or a run's sums would.
 STATISTICS = Blocks(rows=128, warps=8, programs=33, stages=4)
 NORMALISE = Blocks(rows=128, warps=8, programs=33, stages=4)
 SUMS = Blocks(rows=128, warps=8, programs=33, stages=3)
 GRADIENT = Blocks(rows=128, warps=8, programs=33, stages=4)
 EVALUATE = Blocks(rows=128, warps=8, programs=132, stages=4)  # nothing else is computed meanwhile
-BY_ITSELF = 4  # times as many programs where there is no room for a second block, to have as much on its way
+BY_ITSELF = 4  # times as many programs where there is no room for a second block, so that as much is being loaded
 
 NO_RELU, FROM_X, FROM_Y = 0, 1, 2  # how the backward pass knows where the relu was 0
 
@@ -119,7 +119,7 @@ def _statistics(  # type: ignore[no-untyped-def]
     x, gamma, beta, running_mean, running_var, tracked, sums, count, channel, M, C, eps, momentum,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, FOLD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Mean and variance of each column; `channel` gets scale, shift, mean and 1/deviation, the buffers move on."""
+    """Mean and variance of each column; `channel` gets scale, shift, mean and 1/deviation, the buffers are updated."""
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     about = tl.load(running_mean + columns)  # near the mean, so that the squares do not cancel
     first = tl.zeros((ROWS // FOLD, COLUMNS), tl.float32)
@@ -260,7 +260,7 @@ def forward(
 def evaluated(
     x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor, added: Tensor | None, *, eps: float, relu: bool
 ) -> Tensor:
-    """The output with the mean and variance that were learnt."""
+    """The output with the running mean and variance."""
     width = x.shape[1]
     channel = torch.empty(2, width, dtype=torch.float32, device=x.device)
     with torch.cuda.device(x.device):

@@ -1,7 +1,7 @@
-"""The patches of pictures as rows of a matrix, in one pass over memory on a GPU.
+"""The 3×3 patches of pictures as rows of a matrix, in one pass over memory on a GPU.
 
 The types in a kernel are Triton's, which a type checker does not know: hence the ignores on its first lines.
-Imported only where a CUDA device and Triton are there; `stem.patches` is the readable form.
+Imported only where there are a CUDA device and Triton; `stem.patches` is the readable form.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-NUMBERS = 4096  # of a program's block
+NUMBERS = 4096  # elements of a program's block
 WARPS = 4
 
 
@@ -20,7 +20,7 @@ def _patches(  # type: ignore[no-untyped-def]
     x, rows, N, height, width, of_picture, of_channel, of_row, of_column,
     CHANNELS: tl.constexpr, SIZE: tl.constexpr, COLUMNS: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """A row per pixel: the patch's rows, in them its columns, in them the channels, and zeros up to SIZE."""
+    """A row per pixel: the patch's rows, in each its columns, in each of these the channels; zeros up to SIZE."""
     pixel = tl.program_id(0).to(tl.int64) * PIXELS + tl.arange(0, PIXELS)
     picture, row, column = pixel // (height * width), pixel // width % height, pixel % width
     k = tl.arange(0, COLUMNS)

@@ -1,4 +1,4 @@
-"""Where a run is computed: the device, the threads, the precision. It is not part of what the run is."""
+"""Where a run is computed: the device, how it is used, and what "auto" precision is there. No part of a run's id."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Place:
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto is a GPU where there is one"""
     threads: int | None = None
-    """of the CPU, PyTorch's number unless given, side by side a share of it; only the same number repeats every bit"""
+    """CPU threads; unless given, PyTorch's number, or side by side a share of it; other numbers change the last bits"""
     deterministic: bool = False
-    """on a GPU, only kernels that repeat themselves to the last bit (slower)"""
+    """on a GPU, use only kernels that give the same result to the last bit every time (slower)"""
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
@@ -42,14 +42,14 @@ class Place:
 
     @property
     def resolved(self) -> torch.device:
-        """The device itself."""
+        """The device, with "auto" decided."""
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return torch.device(self.device)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Use the place as it says; everything is as before when the block ends."""
+        """Set up PyTorch for this place; its settings are as before when the block ends."""
         threads, cudnn = torch.get_num_threads(), torch.backends.cudnn.deterministic
         search = torch.backends.cudnn.benchmark
         everything = torch.are_deterministic_algorithms_enabled()
@@ -69,13 +69,13 @@ class Place:
             torch.use_deterministic_algorithms(everything, warn_only=only_warn)
 
     def autocast(self, run: Run) -> AbstractContextManager[Any]:
-        """bfloat16 where the run wants it and the place has it."""
+        """PyTorch's autocast to bfloat16 where that is the run's precision here; else nothing."""
         if precision(run, self.resolved) == "bfloat16":
             return torch.autocast(self.resolved.type, dtype=torch.bfloat16)
         return nullcontext()
 
     def described(self, run: Run) -> dict[str, Any]:
-        """For the record: what the run was computed with."""
+        """What the run was computed with, for its record."""
         device = self.resolved
         return {
             "mirrordescent": __version__,
@@ -89,7 +89,7 @@ class Place:
 
 
 def precision(run: Run, device: torch.device) -> Literal["float32", "bfloat16"]:
-    """Of the forward pass. Raises ValueError for bfloat16 on a CPU, where convolutions may not have it."""
+    """The forward pass's precision. Raises ValueError for bfloat16 on a CPU, where convolutions may not have it."""
     if run.precision == "auto":
         return "bfloat16" if device.type == "cuda" else "float32"
     if run.precision == "bfloat16" and device.type != "cuda":

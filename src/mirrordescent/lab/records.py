@@ -1,4 +1,4 @@
-"""Records of runs: a folder per run, readable by people and programs, each file there whole or not at all."""
+"""Records of runs: a folder per run, readable for people and programs, in which no file is ever half written."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mirrordescent.lab.files import remove_parts, write_text, written
 from mirrordescent.lab.names import first_line
 from mirrordescent.lab.runs import Run
 
-COURSE = "course.json"  # of tasks that are learnt one after the other, in the folder that their runs are in
-AUDITS = "audits"  # the folder of runs on all samples, none set aside, in the folder of all runs
+COURSE = "course.json"  # the record of tasks that are learnt one after the other, in the folder of their runs
+AUDITS = "audits"  # folder, among the runs' own, for audits' runs, which train on all samples, with none set aside
 FORMAT = 1
 Row = dict[str, float | int | None]  # one evaluation; None where a figure does not apply
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on: somebody else has it, or its folder does not fit; the message says which and why."""
+    """A run that cannot begin or continue: another process has it, or its folder does not fit; the message says why."""
 
 
 class BusyError(RunError):
@@ -36,18 +36,19 @@ class BusyError(RunError):
 
 
 class DamagedError(RunError):
-    """A record that cannot be read; a checkpoint beside it holds everything that it said."""
+    """A record that cannot be read; a checkpoint beside it, if there is one, holds everything that it said."""
 
 
 @dataclass
 class Record:
-    """What is known of a run.
+    """What is known about a run.
 
     status: "running" (or killed), "interrupted", "done", or "failed"; reason: why it ended.
     data: what the data were: name, digest, samples, test_samples, shape, classes, wrong (labels changed).
     rows: one per evaluation, with the keys of `evaluation.COLUMNS`. Accuracies are fractions.
     histograms: "weights", "z_right" and "z_wrong", each with "edges" and "counts"; empty before the end.
-    seconds: of training, over all goes. environment: what the last go was computed with; earlier: others before it.
+    seconds: of training, however often it was interrupted. environment: what the run was last computed with; earlier:
+        what it was computed with before that, where that is different.
     """
 
     folder: Path
@@ -65,7 +66,7 @@ class Record:
 
     @property
     def id(self) -> str:
-        """The run's."""
+        """The run's id."""
         return self.run.id
 
     @property
@@ -74,7 +75,7 @@ class Record:
         return self.rows[-1] if self.rows else {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the rows before the last, as JSON takes it."""
+        """Everything but the rows before the last, as a dictionary for JSON."""
         return {
             "format": FORMAT,
             "id": self.id,
@@ -92,14 +93,14 @@ class Record:
         }
 
     def write(self) -> None:
-        """metrics.jsonl, then run.json: a reader never sees a run that is done without its metrics."""
+        """Write metrics.jsonl, then run.json: a reader never sees a run that is done without its metrics."""
         lines = [json.dumps(row, allow_nan=False) for row in self.rows]
         write_text(self.folder / "metrics.jsonl", "".join(line + "\n" for line in lines))
         write_text(self.folder / "run.json", json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
 
 
 def read(folder: Path) -> Record:
-    """The record in a folder. Raises RunError where there is none, DamagedError, naming the file, where one is."""
+    """The record in a folder. Raises RunError where there is none, DamagedError, naming the file, if it is damaged."""
     path, metrics = folder / "run.json", folder / "metrics.jsonl"
     if not path.exists():
         raise RunError(f"{path} is missing: {folder} is not a run's folder")
@@ -121,7 +122,7 @@ def read(folder: Path) -> Record:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[None]:
-    """What goes wrong in the block says that this file is damaged, and how to go on."""
+    """Turn an error in the block into a DamagedError that names this file and a remedy."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -132,7 +133,7 @@ def _whole(path: Path) -> Iterator[None]:
 
 
 def _like(default: Any, value: Any, name: str) -> Any:
-    """A value of the type that a field has."""
+    """The value, if it is of the type of a field's default; else raises TypeError."""
     wanted = (int, float) if isinstance(default, float) else type(default)
     if not isinstance(value, wanted):
         raise TypeError(f"{name} is {value!r:.40}")
@@ -140,12 +141,12 @@ def _like(default: Any, value: Any, name: str) -> Any:
 
 
 def read_all(root: Path, skip: Callable[[DamagedError], None] | None = None) -> list[Record]:
-    """The records under a folder, one run's own folder included, in a fixed order. Raises RunError if none.
+    """The records under a folder, which may also be a run's own, in a fixed order. Raises RunError if there are none.
 
-    What is inside of a run's folder belongs to that run, such as an audit's check, and is no run of its own here; what
-    is inside of a course's belongs to the course. Nor are audits, unless the folder is theirs: they train on what
-    others are judged by.
-    skip: hears of records that are damaged, which are left out then; else the first of them is raised.
+    What is inside a run's folder, such as an audit's check, belongs to that run and is not listed; what is inside a
+    course's belongs to the course. Nor are audits listed, unless the folder is theirs: they train on what other runs
+    are judged by.
+    skip: is called with the error of each damaged record, which is left out; without it, the first one is raised.
     """
     if not root.is_dir():
         raise RunError(f"{root} is not a folder; `rmd train`, `sweep` and `reproduce` write their runs under runs/")
@@ -186,9 +187,10 @@ def held(
     stop: Callable[[], bool] | None = None,
     tell: Callable[[], None] | None = None,
 ) -> Iterator[None]:
-    """Have a run's folder to oneself; the operating system lets go of it when the process ends, however it ends.
+    """Lock a run's folder for the block; the operating system unlocks it when the process ends, however it ends.
 
-    wait: wait for whoever has it, until `stop()`, and `tell()` when that begins. Raises BusyError at once otherwise.
+    wait: wait for the process that has it, until `stop()`; `tell` is called once when that begins.
+    Raises BusyError where another process has it and there is nothing to wait for.
     """
     lock = filelock.FileLock(folder / "lock")
     while not _acquired(lock, folder):
@@ -202,7 +204,7 @@ def held(
         remove_parts(folder)
         yield
     finally:
-        _remove_if_empty(folder)  # before others may have it
+        _remove_if_empty(folder)  # before another process can lock it
         lock.release()
 
 
@@ -212,7 +214,7 @@ def _acquired(lock: filelock.BaseFileLock, folder: Path) -> bool:
         lock.acquire(timeout=0)
     except filelock.Timeout:
         return False
-    except FileNotFoundError:  # whoever had it has just left nothing behind
+    except FileNotFoundError:  # the process that had it has just removed the empty folder
         if folder.parent.is_dir():
             return False
         raise
@@ -220,7 +222,7 @@ def _acquired(lock: filelock.BaseFileLock, folder: Path) -> bool:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    """A run that was refused before it began leaves nothing."""
+    """Remove a folder with nothing but its lock, so that a run that is refused before it begins leaves nothing."""
     with contextlib.suppress(OSError):  # it may be gone, or somebody waits for it
         if [path.name for path in folder.iterdir()] == ["lock"]:
             (folder / "lock").unlink()
@@ -228,7 +230,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def save_checkpoint(folder: Path, state: Mapping[str, Any]) -> None:
-    """checkpoint.pt, whole or not at all."""
+    """Write checkpoint.pt, whole or not at all."""
     memory = io.BytesIO()  # torch hides a full disk behind an error of its own
     torch.save(dict(state), memory)
     with written(folder / "checkpoint.pt") as file:
@@ -248,5 +250,5 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
 
 
 def finite(value: float) -> float | None:
-    """A figure as JSON takes it: what is not finite is None."""
+    """A figure for JSON, in which what is not finite is None."""
     return value if math.isfinite(value) else None

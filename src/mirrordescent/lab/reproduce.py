@@ -1,4 +1,4 @@
-"""The paper's tables again: which runs, and their training; `reproduction` sets them beside the paper's figures."""
+"""Reproducing the paper's tables: which runs to train, and training them; `reproduction` compares their figures."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def runs_of(
     seeds: Sequence[int] = (),
     epochs: int | None = None,
 ) -> list[Run]:
-    """The runs of a table ("40", "25", "10", "0") or of all, the most telling first.
+    """The runs of a table ("40", "25", "10", "0") or of all ("all"), the most telling first.
 
-    quick: only the first few of each table, for ten epochs: to see that it works. methods, lams: only those, where any
-    are named. seeds: each setting from these, the tables' own or others. epochs: another limit than the tables have; in
+    quick: only the first few of each table, for ten epochs, to see that it works. methods, lams: only those, where any
+    are named. seeds: each setting from these, instead of the tables' own. epochs: the limit, instead of the tables'; in
     the report longer runs have a row of their own. Raises ValueError for a method that is none of METHODS, and for a λ
-    that none of them has.
+    that none of the runs has.
 
     >>> len(runs_of("all")), len(runs_of("40")), len(runs_of("40", quick=True))
     (96, 24, 3)
@@ -74,7 +74,7 @@ def reproduce(
     at_once: int | None = None,
     watch: Callable[[Progress | Finished], None] | None = None,
 ) -> tuple[list[Record], list[Finished]]:
-    """Train the runs: side by side on a GPU, else one by one; what is done is only read.
+    """Train the runs, side by side on a GPU, else one by one; those that are done are only read.
 
     minutes: stop cleanly when they are over. at_once: how many side by side, on a GPU.
     """

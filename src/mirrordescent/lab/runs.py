@@ -18,7 +18,7 @@ from mirrordescent.lab.names import nearest, unknown
 from mirrordescent.lab.noise import Noise
 
 Algorithm = Literal["sgd", "weight-decay", "smd", "rmd"]
-# whose settings they are that not every algorithm has
+# the settings that only some algorithms use, and which these are
 USED_BY: dict[str, tuple[Algorithm, ...]] = {
     "lam": ("rmd", "weight-decay"),
     "potential": ("smd", "rmd"),
@@ -33,40 +33,40 @@ USED_BY: dict[str, tuple[Algorithm, ...]] = {
 
 @dataclass(frozen=True)
 class Run:
-    """One training run. Two runs with the same contents have the same id, and on the same machine the same metrics."""
+    """One training run. Two runs with the same settings have the same id, and on the same machine the same metrics."""
 
     data: str = "digits"
     """a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images"""
     label: str | None = None
-    """the label's column, for a table"""
+    """a table's column with the labels"""
     without: str | None = None
-    """columns of a table that are no inputs, separated by commas"""
+    """a table's columns that are not inputs, separated by commas"""
     test: str | None = None
     """path of the test set; without it a share of the data is split off"""
     test_share: float = 0.2
-    """the share to split off"""
+    """the share that is split off as the test set"""
     corruption: float = 0.0
     """probability with which a training label is corrupted"""
     noise: Literal["uniform", "symmetric", "pair", "instance", "file"] = "uniform"
-    """how: a draw from all classes (the paper's), from the other classes, the next class, one that depends on the
-    sample's inputs, or from a file"""
+    """how: uniform draws from all classes (the paper's), symmetric from the others, pair takes the next class,
+    instance one that depends on the sample's inputs, file the one in --noise-file"""
     noise_file: str | None = None
     """labels for noise "file", one number per line"""
     model: Literal["auto", "linear", "mlp", "cnn", "deep-cnn", "resnet18"] = "auto"
     """the network; auto is what suits the data"""
     start: Literal["default", "near-zero"] = "default"
-    """PyTorch's initialisation, or the paper's"""
+    """initial weights: PyTorch's, or the paper's, near zero"""
     augment: Literal["auto", "none", "crop", "crop-flip"] = "auto"
-    """random crops and flips, drawn anew at every visit; auto is what suits the data"""
+    """random crops and flips of images, drawn anew at every visit; auto is what suits the data and the network"""
     loss: Literal["ce", "gce", "elr"] = "ce"
-    """of a class: cross-entropy, generalized cross-entropy, or cross-entropy with early-learning regularization"""
+    """for classes: cross-entropy, generalized cross-entropy, or cross-entropy with early-learning regularization"""
     memory: float = 0.7
-    """loss elr: how much it remembers of what a sample was taken for; nearer to 1 it begins later to hold on to that"""
+    """loss elr: how slowly its running average of a sample's predictions moves; nearer to 1 it takes effect later"""
     algorithm: Algorithm = "rmd"
-    """stochastic gradient or mirror descent, weight decay, or regularizer mirror descent"""
+    """SGD, SGD with weight decay, stochastic mirror descent, or regularizer mirror descent"""
     lam: float | None = None
-    """λ of rmd (2 unless given; it weighs the loss of a batch, so half the batch size wants half the λ; inf is SMD, if
-    penalty is square) and of weight-decay (λ·ΣL + ½‖w‖²: decay 1/(λ·n))"""
+    """rmd: λ, 2 unless given; it weighs the loss of a batch, so halve it with the batch; inf is SMD (penalty square).
+    weight-decay: λ in λ·ΣL + ½‖w‖², that is, a decay of 1/(λ·n)"""
     potential: str = "l2"
     """ψ of smd and rmd: l2, l1, linf, q=3, hypentropy, "2 * l2", ... (entropy needs weights > 0)"""
     reduction: Literal["sample", "batch"] = "sample"
@@ -76,19 +76,19 @@ class Run:
     lr: float = 0.1
     """step size η"""
     momentum: float = 0.0
-    """of the heavy ball"""
+    """momentum; 0 is none"""
     acceleration: Literal["heavy-ball", "nesterov"] = "heavy-ball"
-    """sgd: what momentum does"""
+    """sgd: the kind of momentum"""
     decay: float = 0.0
     """sgd: weight decay, as torch.optim.SGD takes it"""
     schedule: Literal["constant", "cosine"] = "constant"
     """sgd: the step size from epoch to epoch; cosine falls to 0 over --epochs"""
     mixup: float = 0.0
-    """sgd: train on mixtures of two samples and of their labels, in shares drawn from Beta(mixup, mixup)"""
+    """sgd: train on mixtures of two samples and of their labels, in shares drawn from Beta(mixup, mixup); 0 is none"""
     batch_size: int = 32
     """samples per step; a last batch that is not full is left out of the epoch"""
     epochs: int = 100
-    """at most so many"""
+    """how many epochs at most"""
     stop: Literal["paper", "never"] = "paper"
     """by the paper's rules (sgd, smd: when every label is fitted; else see --patience), or never unless it diverges"""
     patience: int = 500
@@ -96,9 +96,9 @@ class Run:
     every: int = 1
     """epochs between evaluations"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """of the forward pass; auto is bfloat16 on a GPU, float32 on a CPU"""
+    """precision of the forward pass; auto is bfloat16 on a GPU, float32 on a CPU"""
     seed: int = 0
-    """of the start, the order, the augmentation and the corruption"""
+    """random seed of the initial weights, the order of samples, the augmentation and the corruption"""
 
     def __post_init__(self) -> None:
         if self.algorithm == "rmd" and self.lam is None:
@@ -107,7 +107,7 @@ class Run:
             object.__setattr__(self, name, parsed(name, getattr(self, name), kind))
         _check_numbers(self)
         _check_nothing_inert(self)
-        md.potential(self.potential)  # a wrong spec is told here, with what is known
+        md.potential(self.potential)  # refuses a wrong spec, and lists the known ones
         if self.algorithm == "rmd" and self.lam is not None:
             check_rate(self.lr / self.lam, "lr/lam")
 
@@ -130,7 +130,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """For a person: "rmd sample, λ = 2"."""
+        """For a person: "RMD sample, λ = 2"."""
         words = [{"sgd": "SGD", "weight-decay": "weight decay", "smd": "SMD", "rmd": "RMD"}[self.algorithm]]
         if self.algorithm == "rmd":
             words.append(self.reduction)
@@ -145,7 +145,7 @@ class Run:
         return title if self.lam is None else f"{title}, λ = {self.lam:g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it: infinity is the text "inf"."""
+        """As a dictionary for JSON, in which infinity is the text "inf"."""
         return {
             field.name: "inf" if (value := getattr(self, field.name)) == math.inf else value
             for field in dataclasses.fields(self)
@@ -166,7 +166,7 @@ class Run:
 
 @functools.cache
 def kinds_of(settings: type) -> dict[str, Any]:
-    """The types of a class's settings by their names; to find them out takes longer than all else that a Run does."""
+    """The types of a class's settings by their names; finding them takes longer than the rest of making a Run."""
     return get_type_hints(settings)
 
 
@@ -242,7 +242,7 @@ def _check_numbers(run: Run) -> None:
 
 
 def _check_nothing_inert(run: Run) -> None:
-    """An argument that is accepted changes the result."""
+    """Refuse settings that would do nothing: every one that is accepted changes the result."""
     if run.algorithm == "weight-decay" and run.lam is None:
         raise ValueError("weight-decay needs lam: weight_decay = 1/(lam * number of training samples)")
     if run.algorithm == "weight-decay" and run.lam == math.inf:
@@ -251,7 +251,7 @@ def _check_nothing_inert(run: Run) -> None:
         if run.algorithm not in users and getattr(run, name) != _DEFAULTS[name]:
             raise ValueError(f"{name} is for {' and '.join(users)}, and does nothing in {run.algorithm}")
     if run.mixup and run.loss == "elr":
-        raise ValueError("mixup does not go with loss 'elr', which remembers what a sample by itself was taken for")
+        raise ValueError("mixup does not go with loss 'elr', which remembers the predictions for single samples")
     if run.loss != "elr" and run.memory != _DEFAULTS["memory"]:
         raise ValueError(f"memory does nothing with loss {run.loss!r}; it goes with loss 'elr'")
     if run.acceleration == "nesterov" and not run.momentum:
@@ -269,7 +269,7 @@ def _check_nothing_inert(run: Run) -> None:
     if not run.data:
         raise ValueError("data must be a name or a path, got ''")
     if run.noise == "file" and run.corruption:
-        raise ValueError("corruption does nothing with noise 'file': the file says every label")
+        raise ValueError("corruption does nothing with noise 'file', which holds every label")
 
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Run)}

@@ -1,4 +1,4 @@
-"""Listening to signals for a while: everything is as before when a block ends."""
+"""Handling signals within a block: when it ends, everything is as before."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import FrameType
 
 
 def ending() -> tuple[int, ...]:
-    """What asks a process to end: SIGTERM, and a terminal that is gone, unless nohup has silenced that."""
-    hangup = getattr(signal, "SIGHUP", None)  # which Windows has not
+    """The signals that ask a process to end: SIGTERM, and that of a closed terminal, unless nohup has silenced it."""
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
     if hangup is None or signal.getsignal(hangup) == signal.SIG_IGN:
         return (signal.SIGTERM,)
     return (signal.SIGTERM, hangup)
@@ -19,7 +19,7 @@ def ending() -> tuple[int, ...]:
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], object] | signal.Handlers, *numbers: int) -> Iterator[None]:
-    """Have signals go to `handler` within the block; off the main thread, which alone may say so, nothing changes."""
+    """Send signals to `handler` within the block; outside the main thread, which alone may do that, change nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

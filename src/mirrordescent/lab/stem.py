@@ -8,11 +8,11 @@ from torch.nn import functional as F
 
 from mirrordescent.fused import has_triton
 
-ALIGNED = 8  # a matrix in bfloat16 has rows of a multiple of so many numbers, or is read slowly
+ALIGNED = 8  # a matrix in bfloat16 is read slowly unless its rows are a multiple of so many numbers long
 
 
 class Stem(nn.Conv2d):
-    """A 3×3 convolution that keeps the size of a picture; nn.Conv2d to whoever asks.
+    """A 3×3 convolution that keeps the size of a picture; to others it is an nn.Conv2d.
 
     cuDNN's kernels want many channels, and are slow with three. In training in bfloat16 on a GPU the pictures' patches
     are laid out as rows, and their product with the weights is the convolution; elsewhere it is PyTorch's own.
@@ -45,7 +45,7 @@ def convolved(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def patches(x: Tensor, spare: int) -> Tensor:
-    """Of every pixel the 3×3 patch around it, 0 outside the picture, (batch, height, width, 9·channels + spare)."""
+    """The 3×3 patch around every pixel, 0 outside the picture, (batch, height, width, 9·channels + spare)."""
     if x.is_cuda and not torch.compiler.is_compiling() and has_triton():
         from mirrordescent.lab.patches import patches_by_kernel
 

@@ -42,7 +42,7 @@ class Finished:
 
 
 def grid(base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Run]:
-    """Every combination of the axes' values over the base settings; what an algorithm does not have is left out.
+    """Every combination of the axes' values with the base settings; those that an algorithm does not use are left out.
 
     >>> runs = grid({"corruption": 0.4}, {"algorithm": ["sgd", "rmd"], "lam": ["1", "2"], "seed": [0, 1]})
     >>> [(run.algorithm, run.lam, run.seed) for run in runs]
@@ -56,7 +56,7 @@ def grid(base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Run
             raise unknown("setting", name, known)
     for name in base:
         if name in axes:
-            raise ValueError(f"{name} is in the grid, and {base[name]!r} for all of it: give one of the two")
+            raise ValueError(f"{name} is in the grid, and also given as {base[name]!r}: give one of the two")
     combinations = [{**base, **dict(zip(axes, values, strict=True))} for values in itertools.product(*axes.values())]
     inert = [_inert(settings) for settings in combinations]
     for name in {**base, **axes}:
@@ -72,10 +72,10 @@ def grid(base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Run
 
 
 def _inert(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Which settings do nothing beside the others, and in what; a grid leaves them out there."""
+    """The settings that do nothing beside the others, and where: {"lam": "sgd"}. A grid leaves them out there."""
     algorithm = settings.get("algorithm", "rmd")
     found = {}
-    if algorithm in get_args(Algorithm):  # else the run itself will refuse it
+    if algorithm in get_args(Algorithm):  # else the Run will refuse it
         found = {name: algorithm for name, users in USED_BY.items() if algorithm not in users}
     if settings.get("noise") != "file" and _is_zero(settings.get("corruption", 0)):
         found["noise"] = "runs without corruption"
@@ -85,7 +85,7 @@ def _inert(settings: Mapping[str, Any]) -> dict[str, str]:
 def _is_zero(value: Any) -> bool:
     try:
         return float(value) == 0
-    except (TypeError, ValueError):  # which the run itself will refuse
+    except (TypeError, ValueError):  # which the Run will refuse
         return False
 
 
@@ -100,7 +100,7 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def parse_axis(text: str) -> tuple[str, list[str]]:
-    """Take "lam=1,2,4" as a name and its values. Raises ValueError where it is not of that form."""
+    """Parse "lam=1,2,4" into a name and its values. Raises ValueError where it is not of that form."""
     name, equals, values = text.partition("=")
     found_values = [value.strip() for value in values.split(",")]
     if not equals or not name.strip() or not all(found_values):
@@ -109,7 +109,7 @@ def parse_axis(text: str) -> tuple[str, list[str]]:
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """How many of the CPU's cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -123,12 +123,13 @@ def sweep(
     watch: Callable[[Progress | Finished], None] | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Record], list[Finished]]:
-    """Train runs, several at once; returns the records of those that are done, in order, and what became of others.
+    """Train runs, several at once; returns the records of those that are done, in order, and how the others ended.
 
     jobs: how many at once; None for one per core, or one on a GPU. Each gets its share of the cores unless `place`
-    says how many threads. minutes: stop cleanly when they are over; everything can go on later. What is done already
-    is only read. note: hears what there is to know about the data and the steps. A run that fails, or whose process is
-    killed, is reported and the others go on. Ctrl-C writes a checkpoint of each and raises KeyboardInterrupt.
+    says how many threads. minutes: stop cleanly when they are over; the same call continues later. Runs that are done
+    are only read. watch: hears the progress, and how runs end. note: hears what to know about data and steps. A run
+    that fails, or whose process is killed, is reported, and the others continue. Ctrl-C writes a checkpoint of each and
+    raises KeyboardInterrupt.
     Raises DataError or ValueError before anything starts where data or settings do not go together.
     """
     keeping, place = keeping or Keeping(), place or Place()
@@ -139,7 +140,7 @@ def sweep(
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1, got {jobs}")
     todo, done, bad = sorted_out(runs, keeping, hear, note)
-    # By what was asked for, not by how many are left: a run that goes on must have the threads that it had.
+    # From the jobs asked for, not from the runs left: a run that is continued must have as many threads as before.
     place = replace(place, threads=place.threads or max(1, min(cores() // jobs, torch.get_num_threads())))
     jobs = min(jobs, len(todo))
     if jobs <= 1:
@@ -152,21 +153,21 @@ def sweep(
 
 
 def deadline(minutes: float | None) -> float:
-    """When that many minutes from now are over, by time.monotonic(). Raises ValueError for fewer than 0."""
+    """When so many minutes from now are over, by time.monotonic(); None: never. Raises ValueError for fewer than 0."""
     if minutes is not None and not minutes >= 0:
         raise ValueError(f"minutes must be >= 0, got {minutes}")
     return float("inf") if minutes is None else time.monotonic() + 60 * minutes
 
 
 def results(keeping: Keeping, done: list[Record], ended: list[Finished]) -> tuple[list[Record], list[Finished]]:
-    """The records of the runs that are done, in order, and what else became of runs."""
+    """The records of the runs that are done, in order, and how the others ended."""
     records = done + [read(keeping.root / end.run.id) for end in ended if end.status == "done"]
     return sorted(records, key=lambda record: order_of(record.run)), [end for end in ended if end.status != "done"]
 
 
 @dataclass(frozen=True)
 class Work:
-    """A run to train, its data, and the folder of runs that its own is in."""
+    """A run to train, its data, and the folder in which its own folder is."""
 
     run: Run
     data: Data
@@ -179,9 +180,9 @@ def sorted_out(
     hear: Callable[[Finished], None],
     note: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Work], list[Record], list[Finished]]:
-    """What is to do, what is done, and what cannot be begun.
+    """Sort runs into those to train, those that are done, and those that cannot begin.
 
-    The data are loaded here once, so that what is wrong with them is told once, and so are notes.
+    Each data set is loaded once, so that its errors and notes are reported once.
     """
     notes: dict[str, None] = {}
     sets: dict[Source, Data] = {}
@@ -208,7 +209,7 @@ def sorted_out(
         else:
             todo[run.id] = Work(run, sets[source], keeping.root)
             notes.update(dict.fromkeys(sets[source].notes))
-            with contextlib.suppress(ValueError):  # of this run alone, which will fail by it
+            with contextlib.suppress(ValueError):  # this run alone will fail with it
                 notes.update(dict.fromkeys(step_notes(run, sets[source])))
     for told in notes:
         note(told)
@@ -235,36 +236,36 @@ def _train_one(
         return Finished(work.run, train(work.run, keeping, place, data=work.data, watch=hear, stop=stop).status)
     except BusyError as error:
         return Finished(work.run, "waiting" if stop() else "failed", first_line(error))
-    except Exception as error:  # whatever it is, it is this run's, and the others go on
+    except Exception as error:  # whatever it is, it ends this run alone
         return Finished(work.run, "failed", first_line(error))
 
 
 class _Worker:
-    """A process that trains one run after another, and the end of the pipe to it."""
+    """A process that trains one run after another, and this process's end of the pipe to it."""
 
     def __init__(self, keeping: Keeping, place: Place) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
         self.process: BaseProcess = context.Process(target=_work, args=(other, keeping, place), daemon=True)
-        # The child is born deaf to Ctrl-C, until its training listens: no tracebacks on the terminal.
+        # The child ignores Ctrl-C until its training handles it: no tracebacks on the terminal.
         with handled(signal.SIG_IGN, signal.SIGINT):
             self.process.start()
-        other.close()  # so that the child's end is the only one, and its death is the end of the pipe
+        other.close()  # only the child has that end then, and the pipe breaks when it dies
         self.run: Run | None = None
-        self.spoke = False
+        self.spoke = False  # whether the child has sent anything
 
     def give(self, run: Run | None) -> None:
-        """A run to train; None to leave."""
+        """Send the child a run to train, or None to end it."""
         self.run = run
-        with contextlib.suppress(OSError):  # it is dead, which `_heard` will say
+        with contextlib.suppress(OSError):  # the child is dead, which `_heard` will say
             self.pipe.send(run)
 
 
 def _work(pipe: Connection, keeping: Keeping, place: Place) -> None:
-    """A worker's life: train what comes, tell what happens, leave on None, on Ctrl-C, or with the parent."""
+    """What a worker process does: train the runs it is sent, report, and end on None, on Ctrl-C or with its parent."""
     keep_freed_memory()
     cache: dict[Source, Data] = {}
-    alone: list[OSError] = []  # why nobody listens any more
+    alone: list[OSError] = []  # errors in reporting: the parent is gone
 
     def tell(message: Progress | Finished) -> None:
         try:
@@ -291,7 +292,7 @@ def _train_loaded(
     tell: Callable[[Any], None],
     stop: Callable[[], bool],
 ) -> Finished:
-    """The same in a worker, which keeps the data of its last run."""
+    """`_train_one` in a worker, which keeps the data of its last run loaded."""
     source = source_of(run)
     try:
         if source not in cache:
@@ -332,12 +333,12 @@ def _together(
                     worker.run = None
     finally:
         for worker in workers:
-            if worker.run is not None and os.name != "nt":  # where it would be a kill
-                worker.process.terminate()  # its training writes a checkpoint first
-            worker.pipe.close()  # it leaves when it finds nobody there
+            if worker.run is not None and os.name != "nt":  # on Windows, terminate() kills
+                worker.process.terminate()  # elsewhere its training writes a checkpoint first
+            worker.pipe.close()  # the worker ends when it finds the pipe closed
         for worker in workers:
             worker.process.join()
-    for worker in workers:  # the minutes were over
+    for worker in workers:  # those whose minutes were over
         if worker.run is not None:
             ended.append(_left(keeping, worker.run))
             hear(ended[-1])
@@ -345,7 +346,7 @@ def _together(
 
 
 def _left(keeping: Keeping, run: Run) -> Finished:
-    """How a worker that was told to stop left its run, by the run's record."""
+    """How a run ended whose worker was told to stop, by the run's record."""
     folder = keeping.root / run.id
     if not (folder / "run.json").exists():
         return Finished(run, "waiting")
@@ -355,7 +356,7 @@ def _left(keeping: Keeping, run: Run) -> Finished:
 
 
 def _heard(worker: _Worker) -> Progress | Finished:
-    """What a worker says; its death is said for it."""
+    """What a worker reports; if it has died, that its run failed."""
     assert worker.run is not None
     try:
         message: Progress | Finished = worker.pipe.recv()
@@ -365,6 +366,6 @@ def _heard(worker: _Worker) -> Progress | Finished:
         how = f"its process ended with code {code}"
         if not worker.spoke and code > 0:  # not killed: it could not start
             return Finished(worker.run, "failed", f"{how} before it began; a script needs if __name__ == '__main__':")
-        return Finished(worker.run, "failed", f"{how}; sweep again to go on with it")
+        return Finished(worker.run, "failed", f"{how}; sweep again to continue it")
     worker.spoke = True
     return message

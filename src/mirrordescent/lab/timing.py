@@ -1,4 +1,4 @@
-"""What calls take, one beside the other, on the CPU and on a GPU."""
+"""Timing calls against each other, on the CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Ratio:
-    """What one call takes over what another takes: the median over blocks, and the quartiles around it."""
+    """The time of one call relative to another's: the median over blocks, and the quartiles around it."""
 
     middle: float
     low: float
@@ -22,7 +22,7 @@ class Ratio:
 
 
 def seconds(call: Call, repeats: int, device: torch.device) -> float:
-    """What `repeats` calls take, by CUDA events on a GPU and by the clock elsewhere."""
+    """How long `repeats` calls take, by CUDA events on a GPU and by the clock elsewhere."""
     if device.type != "cuda":
         start = time.perf_counter()
         for _ in range(repeats):
@@ -61,7 +61,7 @@ def alternating(
 
 
 def ratio(times: Mapping[str, list[float]], name: str, base: str) -> Ratio:
-    """Of two calls that were timed in the same blocks, block by block.
+    """The times of two calls that were timed in the same blocks, divided block by block.
 
     >>> ratio({"a": [1.0, 2.0, 3.0], "b": [2.0, 2.0, 2.0]}, "a", "b")
     Ratio(middle=1.0, low=0.5, high=1.5)
@@ -72,7 +72,7 @@ def ratio(times: Mapping[str, list[float]], name: str, base: str) -> Ratio:
 
 
 def captured(call: Call) -> Call:
-    """The call as a CUDA graph's replay."""
+    """The call captured as a CUDA graph; to call the result is to replay it."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

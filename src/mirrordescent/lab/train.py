@@ -1,4 +1,4 @@
-"""Train a run to its end, or go on with it where an earlier go was cut off."""
+"""Train a run to its end, or continue it where it was cut off."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def train(
     capture: bool | None = None,
     make: Callable[[Run, Data, Place], Job] = Job,
 ) -> Record:
-    """Train a run to its end and return its record; a run that is done is only read, one that was cut off goes on.
+    """Train a run to its end and return its record; one that is done is only read, one that was cut off is continued.
 
-    data: already loaded, for a caller with many runs on the same. watch: hears the progress. stop: asked after every
-    step; True writes a checkpoint and returns the record with the status "interrupted". Ctrl-C, SIGTERM and a terminal
-    that is gone do the same, and then raise KeyboardInterrupt. capture: take the steps as a CUDA graph, several times
-    faster and the same to the bit; None is on a GPU. make: the job, where it is not the run's alone.
-    Raises DataError for bad data, ValueError for settings that do not go together, RunError where the run's folder is
-    somebody else's or holds something else.
+    data: already loaded, for a caller with many runs on the same. watch: hears the progress. stop: asked before every
+    step; True writes a checkpoint and returns the record with the status "interrupted". Ctrl-C, SIGTERM and a closed
+    terminal do the same, and then raise KeyboardInterrupt. capture: take the steps as a CUDA graph, several times
+    faster and the same to the bit; None does so on a GPU. make: makes the job, for those that need one of their own.
+    Raises DataError for bad data, ValueError for settings that do not go together, RunError where another process has
+    the run's folder or it holds something else.
 
     >>> import tempfile
     >>> from mirrordescent.lab.loop import Keeping
@@ -73,7 +73,7 @@ def train(
 
 
 def _go_on(loop: Loop, stop: Callable[[], bool]) -> None:
-    """To the end, or until `stop()`."""
+    """Train to the end, or until `stop()`."""
     while loop.under_way:
         loop.begin()
         while loop.step < loop.job.steps:
@@ -90,7 +90,7 @@ def source_of(run: Run) -> Source:
 
 
 def earlier(folder: Path, run: Run, data: Data) -> Record | None:
-    """The record of an earlier go; None where there is none, or a damaged one beside a checkpoint, which restores it.
+    """The record that the run already has; None where there is none, or a damaged one that a checkpoint restores.
 
     Raises RunError where it is of another run or of other data.
     """
@@ -113,9 +113,9 @@ def earlier(folder: Path, run: Run, data: Data) -> Record | None:
 
 @contextmanager
 def signals() -> Iterator[list[float]]:
-    """What asks to end leaves a note only, so that a checkpoint can be written first; an impatient Ctrl-C ends it.
+    """Only note signals that ask to end, so that a checkpoint can be written first; an impatient Ctrl-C ends at once.
 
-    Impatient is a second later: a terminal and a sweep may both pass the same one on.
+    Impatient is one more than a second after the first signal: a terminal and a sweep may both pass on the same one.
     """
     noted: list[float] = []
 

@@ -1,4 +1,4 @@
-"""What was typed wrong, in one line with the nearest valid name."""
+"""Reading a command line with tyro, and saying what is wrong with it in one line, with the nearest valid name."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mirrordescent.lab.names import nearest
 from mirrordescent.lab.runs import parsed
 
 Result = TypeVar("Result")
-# a flag is --name, on or off is --name alone, and settings inside settings have no prefix
+# options from a dataclass have no prefix, and a bool is --name alone, without --no-name
 CONFIG = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
-PLACES = ("--root", "--data", "--folder", "--name", "--path")  # what people call a word that has no option
+PLACES = ("--root", "--data", "--folder", "--name", "--path")  # what people may type before a word that goes without
 REGISTRY = tyro.constructors.ConstructorRegistry()
 
 
 @REGISTRY.primitive_rule
 def _perhaps(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
-    """What may be left out, for the help as the type that it has if it is given, not as `{None}|INT`."""
+    """An optional value, which the help then shows as the type that it has if given, not as `{None}|INT`."""
     options = get_args(info.type)
     if len(options) != 2 or options[1] is not type(None) or options[0] not in (int, float, str, Path):
         return None
@@ -72,7 +72,7 @@ def called(function: Callable[..., Result], arguments: Sequence[str], prog: str,
 
 
 def _later(function: Callable[..., Result]) -> Callable[..., Callable[[], Result]]:
-    """The function as tyro reads it, but called after tyro is through, so that its own errors are its own."""
+    """A function that tyro reads like this one, but that only returns the call, so that tyro sees no errors of it."""
 
     def later(*positional: Any, **named: Any) -> Callable[[], Result]:
         return lambda: function(*positional, **named)
@@ -84,7 +84,7 @@ def _later(function: Callable[..., Result]) -> Callable[..., Callable[[], Result
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """A function's types as they are written: Python 3.10 wraps an annotated one again where the default is None."""
+    """A function's types as they are written: Python 3.10 wraps Annotated ones in Optional if the default is None."""
     hints = get_type_hints(function, include_extras=True)
     return {
         name: next((part for part in get_args(hint) if hasattr(part, "__metadata__")), hint)
@@ -94,7 +94,7 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Words:
-    """What a command takes: flags with their types, words without a flag, in order, and the settings behind flags."""
+    """What a command takes: flags with their types, words without a flag, in order, and dataclasses made of flags."""
 
     flags: dict[str, Any]
     places: tuple[str, ...]
@@ -102,7 +102,7 @@ class Words:
 
 
 def words_of(function: Callable[..., Any]) -> Words:
-    """What a function's parameters make of a command; what is in a dataclass counts as its own."""
+    """What the command of a function takes; each field of a dataclass is a flag of its own."""
     flags: dict[str, Any] = {}
     places: list[str] = []
     settings: dict[type, dict[str, str]] = {}
@@ -159,7 +159,7 @@ def check(arguments: Sequence[str], words: Words, prog: str) -> None:
             found[flag] = _told(functools.partial(parsed, flag, value, kind))
     if waiting:
         raise UsageError(f"{waiting[0].upper()} is missing; see {prog} --help")
-    for kind, fields in words.settings.items():  # what is wrong with them together
+    for kind, fields in words.settings.items():  # values that are wrong together
         values = {fields[flag]: value for flag, value in found.items() if flag in fields}
         _told(functools.partial(kind, **values))
 
@@ -172,7 +172,7 @@ def _hint(flag: str, words: Words) -> str:
 
 
 def _told(make: Callable[[], Result]) -> Result:
-    """What `make` makes; its ValueError as a UsageError."""
+    """The result of `make`, with its ValueError turned into a UsageError."""
     try:
         return make()
     except ValueError as error:
@@ -180,12 +180,12 @@ def _told(make: Callable[[], Result]) -> Result:
 
 
 def condensed(box: str) -> str:
-    r"""A boxed message of several lines as one line, without the help that follows it.
+    r"""A boxed message of tyro's as one line, without the help that follows it.
 
     >>> condensed("╭─ Error ─╮\n│ what is │\n│ wrong.  │\n│ ─────── │\n│ For help │\n╰────╯")
     'what is wrong'
     """
     lines = [line.strip(" │|") for line in box.splitlines() if not line.startswith(("╭", "╰", "+"))]
     text = " ".join(" ".join(lines).split("───")[0].split())
-    text = re.sub(r"^Error parsing [\w-]+: ", "", text)  # a dataclass of ours, which nobody has typed
+    text = re.sub(r"^Error parsing [\w-]+: ", "", text)  # the name of a dataclass, which nobody has typed
     return re.sub(r"\s*Got errors:.*$", "", text).rstrip(".") or "the command was not understood"

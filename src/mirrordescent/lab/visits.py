@@ -1,7 +1,7 @@
-"""What an epoch visits, and how: the order, and the crop and flip of every visit, drawn before it begins.
+"""An epoch's visits: the order of the samples, and the crop and flip of each visit, drawn before the epoch begins.
 
-Everything is drawn on the CPU from the seed and the epoch's number alone. So a run that comes back in the middle of an
-epoch sees what it would have seen, a GPU sees what a CPU sees, and a captured step draws nothing itself.
+Everything is drawn on the CPU from the seed and the epoch's number alone. So a run that is continued in mid-epoch sees
+what it would have seen, a GPU sees what a CPU sees, and a captured step draws nothing itself.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Visits:
     top: Tensor  # (steps, batch), where the crop begins, 0 to 2·PADDING
     left: Tensor  # (steps, batch)
     flip: Tensor  # (steps, batch), bool
-    share: Tensor  # (steps,), of a sample in what the network sees of it; the rest is its partner's (see `mixed`)
+    share: Tensor  # (steps,), of each sample in the mixture with its partner, which has the rest (see `mixed`)
 
     def __len__(self) -> int:
-        """How many steps."""
+        """Steps in the epoch."""
         return len(self.index)
 
     def to(self, device: torch.device) -> Visits:
@@ -38,12 +38,12 @@ class Visits:
 
     @property
     def tables(self) -> tuple[Tensor, ...]:
-        """All of them, in their order."""
+        """All the tensors, in the order of the fields."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
 def visits(n: int, batch: int, seed: int, epoch: int, augment: str = "none", mixup: float = 0.0) -> Visits:
-    """The batches of an epoch over n samples; what does not fill a batch is left out, another part of it every time.
+    """The batches of an epoch over n samples; those that do not fill a batch are left out, others in every epoch.
 
     mixup: a batch's shares are drawn from Beta(mixup, mixup); 0 is none.
 
@@ -64,7 +64,7 @@ def visits(n: int, batch: int, seed: int, epoch: int, augment: str = "none", mix
     share = torch.ones(steps)
     if mixup:
         drawn = np.random.default_rng(derived(seed, "mixup", epoch)).beta(mixup, mixup, steps)
-        share = torch.from_numpy(np.maximum(drawn, 1 - drawn)).float()  # in pairs it is the same, and ≥ ½
+        share = torch.from_numpy(np.maximum(drawn, 1 - drawn)).float()  # a pair may be swapped, so ≥ ½ is enough
     return Visits(index, top, left, flip, share)
 
 
@@ -74,7 +74,7 @@ def padded(images: Tensor) -> Tensor:  # (n, channels, height, width)
 
 
 def edged(images: Tensor) -> Tensor:  # (n, channels, height, width)
-    """The same with the pixels of their edges: what is black, or far away from all values, depends on the images."""
+    """Images with their edge pixels around them: for data in which 0 may be any colour, or far from all values."""
     rows, columns = (torch.arange(-PADDING, side + PADDING).clamp(0, side - 1) for side in images.shape[2:])
     return images[:, :, rows.to(images.device)][:, :, :, columns.to(images.device)]
 
@@ -94,5 +94,5 @@ def cropped(images: Tensor, index: Tensor, top: Tensor, left: Tensor, flip: Tens
 
 
 def mixed(x: Tensor, share: Tensor) -> Tensor:
-    """Every sample of a batch with its partner, the first with the last and so on (mixup; Zhang et al. 2018)."""
+    """Every sample of a batch mixed with its partner, the first with the last and so on (mixup; Zhang et al. 2018)."""
     return share * x + (1 - share) * x.flip(0)

@@ -1,4 +1,4 @@
-"""What a person sees while it runs: bars on a terminal, a line now and then elsewhere."""
+"""The progress that a person sees while a command runs: bars on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ EVERY = 10.0  # seconds between lines where there is no terminal to draw on
 
 
 def console() -> Console:
-    """For what people read while it runs; results go to the standard output."""
+    """The standard error, for progress and messages; results go to the standard output."""
     return Console(stderr=True, emoji=False)
 
 
 def say(line: str) -> None:
-    """A line for people, as it is."""
+    """Print a line for people, as it is, on the standard error."""
     console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def percent(value: float | None) -> str:
-    """A fraction for people.
+    """A fraction in percent.
 
     >>> percent(0.9414), percent(None)
     ('94.1 %', '–')
@@ -62,7 +62,7 @@ def standing(row: Row) -> str:
 class Watching:
     """The progress of one run or of many; a live display on a terminal, a line now and then elsewhere.
 
-    total: how many runs there are. name: what to call them, instead of what they are.
+    total: how many runs there are. name: what to call them, instead of their titles.
     """
 
     def __init__(self, console: Console, total: int, name: str | None = None) -> None:
@@ -79,11 +79,11 @@ class Watching:
             disable=not console.is_terminal,
         )
         self.tasks: dict[str, TaskID] = {}
-        self.begun: dict[Path, tuple[float, float]] = {}  # of each run: when, and at which epoch
+        self.begun: dict[Path, tuple[float, float]] = {}  # of each run: when it was first heard of, and its epoch then
         self.all = self.bars.add_task("runs", total=total, standing="") if total > 1 else None
 
     def __enter__(self) -> Watching:
-        """Begin to draw."""
+        """Start drawing."""
         self.bars.start()
         return self
 
@@ -94,7 +94,7 @@ class Watching:
         self.bars.stop()
 
     def __call__(self, event: loop.Progress | Finished) -> None:
-        """Show what a run says."""
+        """Show a run's progress, or how it ended."""
         if isinstance(event, Finished):
             self._finish(event)
             return
@@ -104,10 +104,10 @@ class Watching:
         key, where = event.folder.name, event.epoch + event.step / event.steps
         if event.folder not in self.begun:
             self.begun[event.folder] = (time.monotonic(), where)
-            if key in self.tasks:  # the same settings on other samples
+            if key in self.tasks:  # the same settings, and so the same id, on other samples
                 self.bars.remove_task(self.tasks.pop(key))
         title = self.name or (event.run.title + f", seed {event.run.seed}" * (self.total > 1 and event.run.seed > 0))
-        if self.total == 1 and len(self.begun) > 1:  # an audit's check, what a clean-up compares
+        if self.total == 1 and len(self.begun) > 1:  # such as an audit's check, or what a clean-up compares
             title = f"{title}, run {len(self.begun)}"
         if key not in self.tasks:
             self.tasks[key] = self.bars.add_task(title, total=event.run.epochs, standing="")
@@ -118,7 +118,7 @@ class Watching:
             self._say(f"{title}: {', '.join(word for word in words if word)}")
 
     def _left(self, event: loop.Progress, where: float) -> str:
-        """How long a run will take at the pace that it has had."""
+        """How long a run will still take at its pace so far."""
         begun, first = self.begun[event.folder]
         if where <= first or where >= event.run.epochs:
             return ""
@@ -138,14 +138,14 @@ class Watching:
             self._say(f"{self.ended} of {self.total}: {event.run.title}, seed {event.run.seed}, {event.status}")
 
     def now(self, name: str) -> None:
-        """The runs that come next are called so; those before are through."""
+        """Call the runs that come next by this name; those before have ended."""
         self.name = name
         self.begun.clear()
         while self.tasks:
             self.bars.remove_task(self.tasks.popitem()[1])
 
     def through(self, line: str) -> None:
-        """One piece of the work is done, of several runs perhaps; tell it where there are no bars to see it by."""
+        """Count one piece of the work, perhaps of several runs, as done; without bars, print the line."""
         self.ended += 1
         if self.all is not None:
             self.bars.update(self.all, completed=self.ended)
@@ -153,7 +153,7 @@ class Watching:
             self._say(f"{self.ended} of {self.total}: {line}")
 
     def note(self, line: str) -> None:
-        """Show what there is to know beforehand."""
+        """Print what a person should know before the work begins."""
         self._say(f"note: {line}")
 
     def _say(self, line: str) -> None:
@@ -162,7 +162,7 @@ class Watching:
 
 @contextmanager
 def counting(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for something that is counted: who calls says how many are done, and how many there are."""
+    """A bar for things that are counted; what it yields is called with how many are done and how many there are."""
     bars = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),

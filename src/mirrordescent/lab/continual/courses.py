@@ -1,4 +1,4 @@
-"""A course is a value: the tasks, in which order they come, and how a network goes from one to the next."""
+"""A course is a value: a sequence of tasks, and the method by which a network learns one after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirrordescent.lab.names import unknown
 from mirrordescent.lab.runs import kinds_of, parsed
 
 Method = Literal["sgd", "near", "ewc", "rmd", "anchored"]
-# which settings a method has that the others have not
+# the settings that only this method has
 SETTINGS: dict[str, tuple[str, ...]] = {
     "sgd": (),
     "near": ("near_alpha",),
@@ -48,35 +48,35 @@ class Lessons:
     data: str = "digits"
     """a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images"""
     label: str | None = None
-    """the label's column, for a table"""
+    """a table's column with the labels"""
     without: str | None = None
-    """columns of a table that are no inputs, separated by commas"""
+    """a table's columns that are not inputs, separated by commas"""
     kind: Literal["permuted", "split"] = "permuted"
-    """each task has the inputs in an order of its own, or classes of its own (which of them is it?)"""
+    """each task has the same inputs in an order of its own (permuted), or classes of its own (split)"""
     tasks: int = 5
-    """how many there are"""
+    """number of tasks"""
     samples: int | None = None
-    """of each task; all unless given"""
+    """training samples of each task; all unless given"""
     raw: bool = False
-    """inputs as they are, instead of centred and of deviation 1"""
+    """leave the inputs as they are, instead of centring them and scaling them to deviation 1"""
     model: Literal["linear", "mlp", "cnn"] = "mlp"
-    """the network; the same outputs are used by all tasks"""
+    """the network; all tasks use the same outputs"""
     lr: float = 0.1
     """step size η, of all methods"""
     near_alpha: float = 0.03
-    """near: α in the penalty α/2 Σ (w − w₀)² beside the mean loss, w₀ the weights after the last task"""
+    """near: α in the penalty α/2 Σ (w − w₀)² beside the mean loss, w₀ being the weights after the previous task"""
     ewc_alpha: float = 30.0
-    """ewc: α in α/2 Σ F (w − w₀)², F how much each weight matters to the old tasks (md.fisher)"""
+    """ewc: α in α/2 Σ F (w − w₀)², F being how much each weight matters to the old tasks (md.fisher)"""
     rmd_lam: float = 0.25
-    """rmd: λ; there is no penalty, D_ψ(w, w₀) comes from the start"""
+    """rmd: λ; it has no penalty: as it starts from w₀, it keeps D_ψ(w, w₀) small by itself"""
     anchored_lam: float = 1.0
     """anchored: λ of RMD with ψ = ½ Σ h w² (md.anchored)"""
     strength: float = 10.0
-    """anchored: by how much h is larger for a weight of mean importance to an old task"""
+    """anchored: how much an old task adds to h for a weight of mean importance to it"""
     batch_size: int = 32
     """samples per step"""
     epochs: int = 20
-    """of each task"""
+    """epochs of each task"""
 
     def __post_init__(self) -> None:
         for name, kind in kinds_of(Lessons).items():
@@ -103,7 +103,7 @@ class Lessons:
 
 @dataclass(frozen=True)
 class Course:
-    """One method on one sequence of tasks, from one seed. What the method does not use is left as it is by default."""
+    """One method on one sequence of tasks, from one seed. Settings that the method does not use have their defaults."""
 
     lessons: Lessons
     method: str
@@ -138,7 +138,7 @@ class Course:
         return ", ".join([NAMES[self.method], *words])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """As a dictionary for JSON."""
         return {**dataclasses.asdict(self.lessons), "method": self.method, "seed": self.seed}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A course under way: each task is a run of the lab that starts where the last one ended."""
+"""A course under way: each task is a run of the lab that starts where the previous one ended."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from mirrordescent.lab.train import train
 
 FORMAT = 1
 KEPT = ("status", "reason", "accuracies", "data", "environment")  # in course.json, beside the course itself
-CHUNK = 256  # samples at a time whose importance is computed
+CHUNK = 256  # samples at a time, for importance and accuracy
 
 Weights = dict[str, Tensor]
 
 
 class Listener(Protocol):
-    """Who hears the progress."""
+    """What hears the progress."""
 
     def __call__(self, event: Progress) -> None:
-        """Where the run of a task is."""
+        """Hear where the run of a task is."""
 
     def now(self, name: str) -> None:
-        """The runs that come next are called so."""
+        """Hear what the runs that come next are called."""
 
     def through(self, line: str) -> None:
-        """A course is."""
+        """Hear that a course has ended."""
 
 
 @dataclass
 class Learnt:
-    """What is known of a course.
+    """What is known about a course.
 
     status: "running" (or cut off) or "done"; reason: "tasks", or "diverged" if training did.
     accuracies: after each task, the test accuracy on it and on all before it, as fractions.
@@ -62,12 +62,12 @@ class Learnt:
     environment: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """As a dictionary for JSON."""
         own = {"format": FORMAT, "id": self.course.id, "course": self.course.to_dict()}
         return {**own, **{name: getattr(self, name) for name in KEPT}}
 
     def write(self) -> None:
-        """course.json."""
+        """Write course.json."""
         write_text(self.folder / COURSE, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
 
 
@@ -85,9 +85,9 @@ def read_course(folder: Path) -> Learnt:
 
 
 def read_courses(root: Path, skip: Callable[[DamagedError], None] | None = None) -> list[Learnt]:
-    """All courses under a folder that have learnt something, in a fixed order. Raises RunError if none.
+    """All courses under a folder that have learnt a task, in a fixed order. Raises RunError if there are none.
 
-    skip: hears of records that are damaged, which are left out then; else the first of them is raised.
+    skip: is called with the error of each damaged record, which is left out; without it, the first one is raised.
     """
     found = []
     for path in sorted(root.rglob(COURSE)) if root.is_dir() else []:
@@ -99,7 +99,7 @@ def read_courses(root: Path, skip: Callable[[DamagedError], None] | None = None)
             skip(error)
     known = [one for one in found if one.accuracies]
     if not known:
-        raise RunError(f"{root} holds no course with a task that is learnt; make some with `rmd continual`")
+        raise RunError(f"{root} holds no course that has learnt a task; make some with `rmd continual`")
     return sorted(known, key=lambda one: str(one.course.to_dict()))
 
 
@@ -111,11 +111,11 @@ def learn(
     data: Data | None = None,
     watch: Listener | None = None,
 ) -> Learnt:
-    """Learn a course's tasks one after the other; what is done is only read, what was cut off goes on.
+    """Learn a course's tasks one after the other; one that is done is only read, one that was cut off is continued.
 
     data: already loaded. watch: hears the progress. Ctrl-C leaves a checkpoint and raises KeyboardInterrupt.
-    Raises DataError where the data do not make such tasks, RunError where the folder is somebody else's or holds
-    something else.
+    Raises DataError where such tasks cannot be made of the data, RunError where another process has the folder or it
+    holds something else.
 
     >>> import tempfile
     >>> from mirrordescent.lab.continual import Course, Lessons, learn
@@ -146,7 +146,7 @@ def source_of(lessons: Lessons) -> Source:
 
 
 class _Teaching:
-    """A course from where it was left."""
+    """Learns a course, from where it was left."""
 
     def __init__(self, learnt: Learnt, data: Data, keeping: Keeping, place: Place) -> None:
         self.learnt, self.course, self.folder, self.place = learnt, learnt.course, learnt.folder, place
@@ -164,7 +164,7 @@ class _Teaching:
         learnt.write()
 
     def go(self, watch: Listener | None) -> None:
-        """To the end of the last task."""
+        """Learn the tasks that are left."""
         learnt = self.learnt
         while len(learnt.accuracies) < len(self.tasks):
             number = len(learnt.accuracies)
@@ -176,11 +176,11 @@ class _Teaching:
         else:
             learnt.status, learnt.reason = "done", "tasks"
         learnt.write()
-        for number in range(len(self.tasks)):  # what they say is in the course's own files
+        for number in range(len(self.tasks)):  # what they hold is in the course's own files
             shutil.rmtree(self._root(number), ignore_errors=True)
 
     def _learn(self, number: int, watch: Listener | None) -> bool:
-        """One task; whether that went well."""
+        """Learn one task; returns whether that went well."""
         run, task = self._run(number), self.tasks[number]
         make = partial(Later, course=self.course, weights=self.weights, importance=self.importance) if number else Job
         keeping = Keeping(self._root(number), checkpoint_seconds=self.keeping.checkpoint_seconds)
@@ -208,7 +208,7 @@ class _Teaching:
         return torch.Generator(self.place.resolved).manual_seed(seed)
 
     def _run(self, number: int) -> Run:
-        """The first task is learnt by SGD, whatever the method."""
+        """A task's run; the first task is learnt by SGD, whatever the method."""
         lessons, method = self.course.lessons, self.course.method if number else "sgd"
         lam = {"rmd": lessons.rmd_lam, "anchored": lessons.anchored_lam}.get(method)
         return Run(
@@ -232,7 +232,7 @@ class _Teaching:
 
 
 class Later(Job):
-    """A task after others: it starts from their weights, and holds on to them by the course's method."""
+    """The job of a task after the first: starts from the previous weights, and keeps to them by the course's method."""
 
     def __init__(
         self, run: Run, data: Data, place: Place, *, course: Course, weights: Weights, importance: list[Weights]
@@ -244,13 +244,13 @@ class Later(Job):
         self.mattered = [torch.stack([of[name] for of in importance]).sum(0).to(self.device) for name in names]
 
     def new_model(self) -> nn.Module:
-        """The network as the last task left it."""
+        """The network as the previous task left it."""
         model = super().new_model()
         model.load_state_dict(self.weights)
         return model
 
     def new_optimizer(self) -> torch.optim.Optimizer:
-        """RMD with the anchored ψ, where that is the method."""
+        """RMD with the anchored ψ where that is the method; else the run's own."""
         if self.course.method != "anchored":
             return super().new_optimizer()
         assert self.run.lam is not None
@@ -258,7 +258,7 @@ class Later(Job):
         return md.RMD(groups, self.run.lr, self.run.lam, len(self.data))
 
     def added(self, loss: Tensor) -> Tensor:
-        """The loss, with the penalty beside it where that is the method."""
+        """The loss, plus the penalty of near or ewc where that is the method."""
         lessons, method = self.course.lessons, self.course.method
         if method not in ("near", "ewc"):
             return loss

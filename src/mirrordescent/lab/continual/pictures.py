@@ -1,4 +1,4 @@
-"""What is left of tasks that were learnt one after the other, drawn."""
+"""The picture of how much is left of tasks that were learnt one after the other. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mirrordescent.lab.continual.table import Line, Setting
 from mirrordescent.lab.report.pictures import LOOKS, OTHERS, Look, entry, legend, stacked
 from mirrordescent.lab.report.table import Spread
 
-APART = 0.05  # tasks, between the bars of two methods, which would hide each other
-# of each method, the colour of what it is closest to
+APART = 0.05  # tasks: how far two methods' bars are moved apart, which would hide each other
+# each method looks like the usual one that it is closest to
 LOOK: dict[str, Look] = dict(
     zip(METHODS, (LOOKS["SGD"], LOOKS["weight decay"], OTHERS[0], LOOKS["RMD batch"], LOOKS["RMD sample"]), strict=True)
 )

@@ -10,7 +10,7 @@ from mirrordescent.lab.continual.courses import DEFAULTS, METHODS, SETTINGS
 from mirrordescent.lab.continual.learning import Learnt
 from mirrordescent.lab.report.table import NOTHING, Spread, spread
 
-OWN = ("method", "seed", *(name for names in SETTINGS.values() for name in names))  # by which lines differ
+OWN = ("method", "seed", *(name for names in SETTINGS.values() for name in names))  # may differ within a table
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,18 @@ class Line:
 
     @property
     def counted(self) -> list[Learnt]:
-        """Those that came to the end of the last task."""
+        """The courses that have learnt all their tasks."""
         return [one for one in self.courses if one.reason == "tasks"]
 
     @property
     def seeds(self) -> str:
-        """How many are behind the figures: "3", or "2 of 3"."""
+        """How many courses are behind the figures: "3", or "2 of 3"."""
         whole, all_of_them = len(self.counted), len(self.courses)
         return f"{whole}" if whole == all_of_them else f"{whole} of {all_of_them}"
 
     @property
     def ended(self) -> str:
-        """What there is to know beside the figures: how many diverged, or are not done."""
+        """How many courses diverged or are not done, and so are not counted; empty if none."""
         diverged = sum(one.reason == "diverged" for one in self.courses)
         open_ = sum(one.status != "done" for one in self.courses)
         told = [(diverged, "diverged"), (open_, "not done")]
@@ -47,12 +47,12 @@ class Line:
 
     @property
     def mean(self) -> Spread | None:
-        """Over all tasks, after the last."""
+        """Test accuracy over all tasks, after the last."""
         return spread(statistics.fmean(one.accuracies[-1]) for one in self.counted)
 
     @property
     def forgotten(self) -> Spread | None:
-        """Of all tasks but the last."""
+        """The loss of accuracy since each task was learnt, over all but the last."""
         return spread(
             statistics.fmean(row[-1] - last for row, last in zip(one.accuracies[:-1], one.accuracies[-1], strict=False))
             for one in self.counted
@@ -60,32 +60,32 @@ class Line:
 
     @property
     def learnt(self) -> Spread | None:
-        """Of each task, right after it."""
+        """Test accuracy on each task right after it."""
         return spread(statistics.fmean(row[-1] for row in one.accuracies) for one in self.counted)
 
     @property
     def after_two(self) -> Spread | None:
-        """Of the first two tasks, after the second."""
+        """Test accuracy on the first two tasks, after the second."""
         return self.so_far(2)
 
     @property
     def cells(self) -> list[str]:
-        """All tasks, forgotten, learnt and the first two, in % and points."""
+        """The cells for all tasks, forgotten, learnt and the first two, in % and points."""
         figures = (self.mean, self.forgotten, self.learnt, self.after_two)
         return [NOTHING if figure is None else figure.text(".1f", 100) for figure in figures]
 
     def so_far(self, number: int) -> Spread | None:
-        """Over the first `number` tasks, right after them."""
+        """Test accuracy over the first `number` tasks, right after them."""
         return spread(statistics.fmean(one.accuracies[number - 1]) for one in self.counted)
 
     def of_first(self, number: int) -> Spread | None:
-        """On the first task, after `number` of them."""
+        """Test accuracy on the first task, after `number` of them."""
         return spread(one.accuracies[number - 1][0] for one in self.counted)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What courses that are compared have in common, and their lines."""
+    """Courses that can be compared: what they have in common, and their lines."""
 
     title: str
     tasks: int
@@ -93,13 +93,13 @@ class Setting:
 
     @property
     def best(self) -> Line | None:
-        """With the best accuracy over all tasks at the end."""
+        """The line with the best accuracy over all tasks at the end; None while there is none."""
         known = [(line.mean.mean, line) for line in self.lines if line.mean is not None]
         return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def settings(found: Sequence[Learnt]) -> list[Setting]:
-    """Courses put together: those that learn the same under the same conditions, and of these the same method."""
+    """Courses grouped by what they learn under which conditions, and within that into lines, by method."""
     together: dict[tuple[object, ...], list[Learnt]] = {}
     for one in found:
         held = {name: value for name, value in one.course.to_dict().items() if name not in OWN}

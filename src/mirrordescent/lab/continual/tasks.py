@@ -17,7 +17,7 @@ def tasks_of(course: Course, data: Data) -> list[Data]:
 
     permuted: the first has the inputs as they are, each other one in an order of its own. split: each has as many
     classes as the others, drawn from all of them, and its labels are their numbers within the task.
-    Raises DataError where the data do not make such tasks.
+    Raises DataError where such tasks cannot be made of the data.
     """
     if data.classes is None:
         raise DataError(f"{data.name} is a regression; tasks one after the other are of classes")
@@ -34,7 +34,7 @@ def tasks_of(course: Course, data: Data) -> list[Data]:
 
 
 def _scaled(data: Data, *, raw: bool) -> Data:
-    """Inputs as a network takes them: as the data set scales them, then centred and of deviation 1, all alike."""
+    """Inputs scaled as the data set says and, unless `raw`, all together centred and divided by their deviation."""
     scaled = Scaling(data, torch.device("cpu"))
     x, test_x = scaled(data.inputs), scaled(data.test_inputs)
     if not raw:
@@ -53,7 +53,7 @@ def _permuted(course: Course, data: Data, number: int) -> Data:
 
 
 def _of_classes(course: Course, data: Data, chosen: Tensor) -> Data:
-    """The samples of some classes, numbered within the task."""
+    """A task of some classes, numbered from 0."""
     number = torch.full((len(data.class_names),), -1)
     number[chosen] = torch.arange(len(chosen))
     places = [(number[targets] >= 0).nonzero()[:, 0] for targets in (data.targets, data.test_targets)]
@@ -73,7 +73,7 @@ def _of_classes(course: Course, data: Data, chosen: Tensor) -> Data:
 
 
 def _some(course: Course, places: Tensor) -> Tensor:
-    """As many of them as a task has; the same for every task that has the same to choose from."""
+    """As many of the samples as a task is to have; the same ones for all tasks with the same to choose from."""
     if course.lessons.samples is None:
         return places
     return places[torch.randperm(len(places), generator=_draw(course, "samples"))[: course.lessons.samples]]
@@ -84,7 +84,7 @@ def _draw(course: Course, *names: str | int) -> torch.Generator:
 
 
 def batch_notes(course: Course, data: Data) -> list[str]:
-    """What to tell a person whose batches are larger than a task."""
+    """A note for those whose batches are larger than a task."""
     least = min(len(task) for task in tasks_of(course, data))
     if course.lessons.batch_size <= least:
         return []

@@ -1,4 +1,4 @@
-"""The page on courses: what is left of the old tasks, by method. It reads records and nothing else."""
+"""The page on courses: how much each method keeps of the old tasks. It reads records and nothing else."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ def page_of(found: Sequence[Learnt], command: str) -> Page:
 def _lead() -> Iterable[str]:
     yield (
         "A network learns tasks one after the other and never sees an old one again. The first is learnt by SGD, the "
-        "others by the method of the line, from the weights that the last task left."
+        "others by the row's method, from the weights that the previous task left."
     )
     yield (
-        "“All tasks” is the mean test accuracy over all of them at the end. “Forgotten” is what was known of a task "
-        "right after it, less what is left at the end, in points, over all but the last. “Learnt” is the accuracy on "
-        "each task right after it. Over seeds: mean ± standard deviation."
+        "“All tasks” is the mean test accuracy over all of them at the end. “Forgotten” is by how many points the "
+        "accuracy on a task falls from right after it to the end, over all but the last. “Learnt” is the accuracy on "
+        "each task right after it, “two tasks” that on the first two after the second. Over seeds: mean ± standard "
+        "deviation."
     )
 
 
@@ -60,7 +61,7 @@ def _section(number: int, setting: Setting) -> Section:
 
 
 def _picture(number: int, setting: Setting) -> list[Block]:
-    """Of each method, its best line; nothing where none is done."""
+    """The picture of each method's best line; nothing where no course is done."""
     with needs_matplotlib():
         from mirrordescent.lab.continual import pictures
         from mirrordescent.lab.report.pictures import rendered

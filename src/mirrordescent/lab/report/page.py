@@ -19,7 +19,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Code:
-    """What to type."""
+    """Lines to type."""
 
     text: str
 
@@ -35,8 +35,8 @@ class Heading:
 class Table:
     """Headings and rows of text.
 
-    label: what it is, for who cannot see it. numbers: the columns to align on the right.
-    strong: the (row, column) that stand out.
+    label: what it is, for those who cannot see it. numbers: the columns to align on the right.
+    strong: the cells (row, column) that stand out.
     """
 
     headings: Sequence[str]
@@ -48,7 +48,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture, drawn on PAPER with INK. name: of its files, without the ending; label: for who cannot see it."""
+    """A picture, drawn on PAPER with INK. name: its files', without the ending; label: for those who cannot see it."""
 
     name: str
     label: str
@@ -62,7 +62,7 @@ Block = Text | Code | Heading | Table | Picture
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, and what stands under it."""
+    """A heading, and what is under it."""
 
     heading: str
     blocks: list[Block] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Page:
 
 
 def as_html(page: Page) -> str:
-    """The page as one file that asks for nothing else: style and pictures are in it, and there is no script."""
+    """The page as one file that loads nothing else: style and pictures are in it, and there is no script."""
     body = [f"<h1>{_escaped(page.title)}</h1>", *map(_html, page.lead)]
     for section in page.sections:
         body += ["<section>", f"<h2>{_escaped(section.heading)}</h2>", *map(_html, section.blocks), "</section>"]
@@ -91,7 +91,7 @@ def as_html(page: Page) -> str:
         '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
-        # The browser itself holds the page to asking for nothing, whatever its texts contain.
+        # Makes the browser itself keep the page from loading anything, whatever its texts contain.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         f"<title>{_escaped(page.title)}</title>",
         f"<style>{STYLE}</style>",
@@ -144,7 +144,7 @@ def _html(block: Block) -> str:
     if isinstance(block, Heading):
         return f"<h3>{_escaped(block.text)}</h3>"
     if isinstance(block, Picture):
-        # Who reads with the keyboard can scroll what is wider than the screen.
+        # Those who use the keyboard can scroll what is wider than the screen.
         drawing = f'<div class="wide" tabindex="0">{inline_svg(block.svg, block.name, block.label)}</div>'
         return f"<figure>{drawing}<figcaption>{_escaped(block.caption)}</figcaption></figure>"
     return _html_table(block)

@@ -1,7 +1,7 @@
-"""The report's pictures, with matplotlib. This is the one module that needs it; the report imports it when it draws.
+"""The report's pictures, and what others share with them. Needs matplotlib; a report imports it only to draw.
 
 Ink and paper are two fixed colours that nothing else has, so that a page can put its own in their place; the other
-colours are seen on white and on near black, and told apart by who is colour-blind.
+colours can be seen on white and on near black, and told apart by the colour-blind.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
     """A look for every method: the five usual ones always have theirs, and the first 64 all differ."""
     methods = list(dict.fromkeys(methods))
     found = {method: LOOKS[method] for method in methods if method in LOOKS}
-    choice = (*OTHERS, *LOOKS.values())  # looks of usual methods that are not there will do
+    choice = (*OTHERS, *LOOKS.values())  # looks of usual methods that are not there are free
     free = [look for look in choice if look not in found.values()]
     # then the same colours with other markers
     mixed = [
@@ -106,7 +106,7 @@ def rendered(draw: Callable[[], Figure], name: str) -> tuple[str, bytes]:
 def against_lam(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
     """Accuracy, or loss, against λ: the test set's solid, training's dashed; methods without λ as horizontal lines.
 
-    Weight decay's λ weighs another sum than RMD's, and has a panel of its own beside it.
+    Weight decay's λ weighs a different sum than RMD's, and has a panel of its own beside it.
     """
     kind = quantity(lines)
     without = [line for line in lines if line.lam is None]
@@ -133,7 +133,7 @@ def against_lam(lines: Sequence[Line], look: dict[str, Look]) -> Figure:
 
 
 def _of(lines: Sequence[Line], *, decay: bool) -> list[Line]:
-    """Those with a finite λ, weight decay's or the others'."""
+    """The lines with a finite λ: weight decay's, or the others."""
     return [line for line in lines if line.lam is not None and line.lam < math.inf and line.decays == decay]
 
 
@@ -206,7 +206,7 @@ def quantity(lines: Sequence[Line]) -> str:
 
 
 def first_with(line: Line, key: str) -> Record | None:
-    """The line's first run with this histogram, and something in it."""
+    """The line's first run in which this histogram is not empty."""
     for record in (*line.counted, *line.records):
         if any(density(record, key)[0]):
             return record
@@ -214,7 +214,7 @@ def first_with(line: Line, key: str) -> Record | None:
 
 
 def density(record: Record, key: str) -> tuple[list[float], list[float]]:
-    """A histogram's density and edges, so that bins of any width compare; both empty where there is none."""
+    """A histogram's density and edges, so that bins of different widths can be compared; both empty without one."""
     held = record.histograms.get(key, {"counts": [], "edges": []})
     total, edges = sum(held["counts"]), held["edges"]
     if not total:
@@ -224,7 +224,7 @@ def density(record: Record, key: str) -> tuple[list[float], list[float]]:
 
 
 def stacked(count: int, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels above each other, each as high as that (in inches), over one axis."""
+    """A figure with `count` panels above each other, each `height` inches high, with one horizontal axis."""
     figure = Figure(figsize=(WIDTH, 0.5 + height * count), layout="constrained")
     grid = figure.subplots(count, 1, sharex=True, squeeze=False)
     return figure, list(grid.flat)
@@ -246,7 +246,7 @@ def _against_lam(axes: Axes, lines: Sequence[Line], key: str, style: Style, look
     if points:
         lams, means, deviations = zip(*points, strict=True)
         spread = deviations if any(deviations) else None
-        filling = look.colour if style == "-" else PAPER  # an open marker says training where lines lie on each other
+        filling = look.colour if style == "-" else PAPER  # training has open markers, to be seen where lines coincide
         axes.errorbar(
             lams, means, spread, color=look.colour, linestyle=style, marker=look.marker, mfc=filling, capsize=2.5
         )
@@ -270,14 +270,14 @@ def _level_axis(axes: Axes, kind: str, label: str) -> None:
     axes.set_ylabel(label)
     levels = [np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()]
     low, high = (np.min(np.concatenate(levels)), np.max(np.concatenate(levels))) if levels else (0.0, 0.0)
-    if kind == "loss" and 0 < 10 * low < high:  # with less, there might be no power of ten to name
+    if kind == "loss" and 0 < 10 * low < high:  # over less, there might be no power of ten to label
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(FuncFormatter(lambda _value, _: ""))
 
 
 def _power_axis(axes: Axes) -> None:
-    """Powers of ten in superscript letters: matplotlib's own are formulas, which are no plain text in an SVG."""
+    """Label powers of ten with superscript digits: matplotlib's own labels are formulas, not plain text in an SVG."""
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     axes.yaxis.set_major_locator(LogLocator(numticks=6))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -301,12 +301,12 @@ def curve(axes: Axes, record: Record, key: str, look: Look, style: Style, width:
     levels = [value * _scale(key) for epoch, value in points if epoch is not None]
     if not levels:
         return []
-    marker = look.marker if len(levels) == 1 else "None"  # a line of one point is none
+    marker = look.marker if len(levels) == 1 else "None"  # a line of one point cannot be seen
     return axes.plot(epochs, levels, style, color=look.colour, linewidth=width, marker=marker)
 
 
 def _hill(axes: Axes, values: list[float], edges: list[float], colour: str) -> None:
-    """A histogram by its peak: a few wrong labels are seen beside many right ones, a broad hill beside a narrow one."""
+    """A histogram scaled to its peak: few wrong labels show beside many right ones, a broad hill beside a narrow."""
     if any(values):
         shown = [value / max(values) for value in values]
         axes.stairs(shown, edges, color=colour, linewidth=1.3)
@@ -328,7 +328,7 @@ def _short(text: str, most: int) -> str:
 
 
 def legend(figure: Figure, entries: Sequence[Any]) -> None:
-    """Below the panels, where it covers nothing; the figure grows by what it takes."""
+    """Put the legend below the panels, where it covers nothing; the figure grows by its height."""
     longest = max(len(str(entry.get_label())) for entry in entries)
     columns = max(1, min(len(entries), int(96 / (longest + 8))))
     rows = math.ceil(len(entries) / columns)

@@ -1,4 +1,4 @@
-"""Tables of runs: the seeds of one setting merged into a line, and the lines put under the data they are about."""
+"""Tables of runs: the seeds of one setting merged into a line, and the lines grouped by what was to be learnt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mirrordescent.lab.runs import Run
 NOTHING = "–"  # in place of a figure that does not apply, or is not there yet
 # What the network was to learn; runs that differ in these are not compared with each other.
 TASK = ("data", "label", "without", "test", "test_share", "corruption", "noise", "noise_file")
-# What `Line.method` and `Line.lam` say of a run by themselves.
+# Settings that `Line.method` and `Line.lam` always tell.
 NAMED = ("algorithm", "lam", "potential", "reduction")
 
 
@@ -29,7 +29,7 @@ class Spread:
     count: int = 1
 
     def text(self, form: str, scale: float = 1.0) -> str:
-        """For a person.
+        """The figure for a person.
 
         >>> Spread(0.9306, 0.0042, 3).text(".2f", 100)
         '93.06 ± 0.42'
@@ -39,7 +39,7 @@ class Spread:
 
 
 def ranged(values: Sequence[int]) -> str:
-    """From the least to the greatest.
+    """The least and the greatest of some whole numbers, or one number if they are equal.
 
     >>> ranged([3, 1, 2]), ranged([1000, 1000])
     ('1 to 3', '1,000')
@@ -49,7 +49,7 @@ def ranged(values: Sequence[int]) -> str:
 
 
 def or_nothing(value: float | None, form: str) -> str:
-    """A figure, or what stands for none.
+    """A figure, or a dash where there is none.
 
     >>> or_nothing(1.25, "+.1f"), or_nothing(None, ".1f")
     ('+1.2', '–')
@@ -58,7 +58,7 @@ def or_nothing(value: float | None, form: str) -> str:
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """The spread of those values that are there; None where there are none.
+    """The spread of the values that are known and finite; None where there are none.
 
     >>> spread([1.0, None, 3.0])
     Spread(mean=2.0, deviation=1.4142135623730951, count=2)
@@ -114,7 +114,7 @@ class Line:
 
     @property
     def decays(self) -> bool:
-        """Whether it is weight decay, whose λ weighs another sum than RMD's."""
+        """Whether it is weight decay, whose λ weighs a different sum than RMD's."""
         return self.records[0].run.algorithm == "weight-decay"
 
     @property
@@ -124,7 +124,7 @@ class Line:
 
     @property
     def score(self) -> float:
-        """What more of is better: test accuracy, or minus the test loss; −∞ where neither is known."""
+        """The higher, the better: test accuracy, or minus the test loss; −∞ where neither is known."""
         if accuracy := self.figures.get("test_accuracy"):
             return accuracy.mean
         return -loss.mean if (loss := self.figures.get("test_loss")) else -math.inf
@@ -147,7 +147,7 @@ class Line:
         return next(iter(whys)) if len(whys) == 1 else ", ".join(f"{why} ({count})" for why, count in whys.items())
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it; λ = ∞ is the text "inf"."""
+        """As a dictionary for JSON; λ = ∞ is the text "inf"."""
         return {
             "task": self.task,
             "method": self.method,
@@ -188,7 +188,7 @@ def table(records: Sequence[Record]) -> list[Line]:
 
 
 def tasks(records: Sequence[Record]) -> list[Task]:
-    """The runs, put under their tasks; a run that lies in two folders counts once."""
+    """The runs, grouped by task; a run that is in two folders counts once."""
     by_task: dict[tuple[Any, ...], list[Record]] = {}
     for record in distinct(records):
         key = (*(getattr(record.run, name) for name in TASK), record.data.get("digest"))
@@ -200,14 +200,14 @@ def tasks(records: Sequence[Record]) -> list[Task]:
         alike = [other for name, other in zip(titles, runs, strict=True) if name == title]
         told = differences(run, alike, TASK)
         if len(alike) > 1 and not told:
-            told = [f"data {str(held[0].data.get('digest'))[:8]}"]  # of the same name, and not the same
+            told = [f"data {str(held[0].data.get('digest'))[:8]}"]  # different data with the same name
         whole = ", ".join([title, *told])
         found.append(Task(whole, _lines(whole, held)))
     return found
 
 
 def columns(lines: Sequence[Line]) -> list[Column]:
-    """The columns for one task's lines: those in which there is something to say. Losses stand in for accuracies."""
+    """The columns for one task's lines: those with something to show. Where there are no accuracies, losses."""
     measures = _known(ACCURACIES, lines) or _known(LOSSES, lines)
     shown = [_measured(measure) for measure in [*measures, *_known([SUSPICION], lines)]]
     lam = [Column("λ", lambda line: NOTHING if line.lam is None else f"{line.lam:g}")]
@@ -222,7 +222,7 @@ def columns(lines: Sequence[Line]) -> list[Column]:
 
 
 def best_of_each_method(lines: Sequence[Line], most: int) -> list[Line]:
-    """The line with the best score of every method, and of these the `most` best, in the table's order."""
+    """The line with the best score of each method; of these, the `most` best, in the table's order."""
     best: dict[str, Line] = {}
     for line in lines:
         if line.method not in best or line.score > best[line.method].score:
@@ -237,7 +237,7 @@ def best_lines(lines: Sequence[Line], most: int) -> list[Line]:
 
 
 def distinct(records: Sequence[Record]) -> list[Record]:
-    """Each run once, though it may lie in several folders: where it is done, or else where it is furthest."""
+    """Each run once, though it may be in several folders: the record that is done, or else the furthest."""
     kept: dict[tuple[Any, ...], Record] = {}
     for record in records:
         key = (record.id, record.data.get("digest"))  # on other data it is another run
@@ -248,7 +248,7 @@ def distinct(records: Sequence[Record]) -> list[Record]:
 
 
 def differences(run: Run, others: Iterable[Run], names: Iterable[str]) -> list[str]:
-    """The run's settings in which it is not like all the others: ["lr 0.1"]."""
+    """The settings in which the run differs from any of the others, as text: ["lr 0.1"]."""
     others = list(others)
     return [
         f"{name} {getattr(run, name)}"
@@ -272,7 +272,7 @@ def _lines(task: str, records: Sequence[Record]) -> tuple[Line, ...]:
         by_setting.setdefault(dataclasses.replace(record.run, seed=0).id, []).append(record)
     settings = [held[0].run for held in by_setting.values()]
     lines = [_line(task, _method(held[0].run, settings), held) for held in by_setting.values()]
-    # A run that is not done has shown nothing yet, unless none has.
+    # Runs that are not done do not compete with those that are.
     ranked = [line for line in lines if line.finished] or lines
     top = max((line.score for line in ranked), default=-math.inf)
     marked = len(ranked) > 1 and top > -math.inf
@@ -291,7 +291,7 @@ def _line(task: str, method: str, held: Sequence[Record]) -> Line:
 
 
 def _method(run: Run, settings: Sequence[Run]) -> str:
-    """The run's title without λ, and what tells it from the settings that would have the same."""
+    """The run's title without λ, and how it differs from other settings with that title."""
 
     def base(run: Run) -> str:
         return run.title.split(", λ = ")[0]

@@ -1,4 +1,4 @@
-"""Words that the reports share."""
+"""Phrases that the reports share."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from mirrordescent.lab.records import Record
 from mirrordescent.lab.report.table import why_ended
 from mirrordescent.lab.runs import Run
 
-NAMED_RUNS = 8  # unfinished runs that a page names, before it points to a list
+NAMED_RUNS = 8  # unfinished runs that a page names before it points to a list
 
 
 def plural(word: str, count: int) -> str:
-    """The word for so many.
+    """The word, in the plural unless there is one.
 
     >>> plural("run", 1), plural("run", 3)
     ('run', 'runs')
@@ -21,7 +21,7 @@ def plural(word: str, count: int) -> str:
 
 
 def joined(words: Sequence[str]) -> str:
-    """All the words.
+    """All the words, as a sentence lists them.
 
     >>> joined(["a", "b", "c"])
     'a, b and c'

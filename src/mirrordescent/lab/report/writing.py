@@ -60,7 +60,7 @@ class Pages:
 
     @property
     def named(self) -> list[tuple[str, Path]]:
-        """What to look at."""
+        """What to look at: what it is, and its path."""
         drawn = [("pictures", self.pictures[0].parent)] if self.pictures else []
         return [("report", self.html), ("page", self.markdown), *drawn]
 
@@ -94,7 +94,7 @@ def saved(page: Page, path: Path, pictures: str) -> Pages:
             paths.append(path.parent / pictures / f"{picture.name}.{ending}")
             with written(paths[-1]) as file:
                 file.write(content)
-    # The pages come last: whoever finds one finds its pictures.
+    # The pages come last: where there is one, there are its pictures.
     markdown, html = path.with_suffix(".md"), path.with_suffix(".html")
     write_text(markdown, as_markdown(page, pictures))
     write_text(html, as_html(page))
@@ -132,7 +132,7 @@ def _lead(found: Sequence[Task], copies: int) -> Iterable[str]:
     if standing := unfinished(records, "the list of runs below", lambda run: run.title):
         yield standing
     if copies:
-        yield f"Left out: {copies} {plural('record', copies)} of runs that lie in more than one folder."
+        yield f"Left out: {copies} further {plural('record', copies)} of runs that are in more than one folder."
 
 
 def _compared(task: Task) -> str:
@@ -183,18 +183,18 @@ def _notes(task: Task, *, strong: bool) -> Iterable[str]:
     if any("wrong_fitted" in line.figures for line in lines):
         yield "Wrong labels learnt: the share of the wrong training labels that the network predicts."
     if any("z_auroc" in line.figures for line in lines):
-        yield "AUROC of z: how well z alone tells wrong labels from right ones; 1 is perfectly, 0.5 is not at all."
+        yield "AUROC of z: how well z alone tells wrong labels from right ones; 1 is perfect, 0.5 is chance."
     if any(len(line.counted) > 1 for line in lines):
         yield "Over seeds: mean ± standard deviation."
     if any(line.records and not line.finished and line.counted for line in lines):
-        yield "Figures of a setting without a run that is done are those of its last evaluation."
+        yield "Where none of a setting's runs is done, the figures are those of the last evaluation."
 
 
 def _drawings(found: Sequence[Task]) -> list[tuple[str, list[Block]]]:
     """The sections with pictures: for each kind of picture, one per task for which there is something to draw."""
     with needs_matplotlib():
         from mirrordescent.lab.report import pictures
-    # Those that are drawn come first, for there are more methods than colours.
+    # Lines that are drawn get their colours first, for there may be more methods than colours.
     drawn = [line for task in found for line in best_of_each_method(task.lines, METHODS)]
     look = pictures.looks(line.method for line in (*drawn, *(line for task in found for line in task.lines)))
     kinds: tuple[tuple[str, Callable[..., Picture | None]], ...] = (
@@ -218,7 +218,7 @@ def _drawings(found: Sequence[Task]) -> list[tuple[str, list[Block]]]:
 
 @contextmanager
 def needs_matplotlib() -> Iterator[None]:
-    """Import what draws within it. Raises RunError, saying what to install, where there is no matplotlib."""
+    """For the import of what draws: raises RunError, saying what to install, where there is no matplotlib."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -245,7 +245,9 @@ def _against_lam(pictures: ModuleType, task: Task, ending: str, look: dict[str, 
     if any("wrong_fitted" in line.figures for line in shown):
         caption.append("Where the dashed line nears 100 %, the wrong labels have been learnt as well.")
     if len({line.decays for line in placed}) > 1:
-        caption.append("Weight decay's λ weighs the sum over the data set, RMD's the loss of a batch; small is strong.")
+        caption.append(
+            "Weight decay's λ weighs the sum over the data set, RMD's the loss of a batch; in both, small is strong."
+        )
     if any(line.lam is None for line in shown):
         caption.append("Methods without λ are horizontal lines.")
     if any(line.lam == math.inf for line in shown):
@@ -288,7 +290,7 @@ def _z(pictures: ModuleType, task: Task, ending: str, look: dict[str, Any]) -> P
     caption = ["z grows with the loss of a sample: a label that the network does not learn keeps a large z."]
     if aurocs := [(figure.mean, line.title) for line in shown if (figure := line.figures.get("z_auroc"))]:
         value, title = max(aurocs)
-        caption.append("The less the two overlap, the better z finds the wrong labels;")
+        caption.append("The less the two histograms overlap, the better z finds the wrong labels;")
         caption.append(f"best here: {title}, AUROC {value:.3f}. Each hill is scaled to its own peak.")
     if any(len(line.records) > 1 for line in shown):
         caption.append("Each panel is the setting's first seed.")
@@ -304,7 +306,7 @@ def _weights(pictures: ModuleType, task: Task, ending: str, look: dict[str, Any]
     if not shown:
         return None
     caption = [
-        "The density of the trained weights, on a log axis: a narrow line is small weights, a peak at 0 sparse ones."
+        "The density of the trained weights, on a log axis: a narrow line means small weights, a peak at 0 sparse ones."
     ]
     if len(lines) > len(shown):
         caption.append(f"Of each method, the setting with the best test {pictures.quantity(task.lines)}.")
@@ -325,7 +327,7 @@ def _any_accuracy(found: Sequence[Task]) -> bool:
 
 
 def _settings(records: Sequence[Record]) -> Section:
-    """What all runs have in common, then each run with what it has of its own, and how it stands."""
+    """Each run with the settings in which runs differ, and how far it is; then the settings that all share."""
     each = [_used(record.run) for record in records]
     names = list(each[0])
     common = [name for name in names if all(run[name] == each[0][name] for run in each)]
@@ -352,7 +354,7 @@ def _settings(records: Sequence[Record]) -> Section:
 
 
 def _used(run: Run) -> dict[str, Any]:
-    """A run's settings; those that its algorithm has no use for are nothing."""
+    """A run's settings; those that its algorithm does not use are None."""
     return {
         name: value if name not in USED_BY or run.algorithm in USED_BY[name] else None
         for name, value in run.to_dict().items()

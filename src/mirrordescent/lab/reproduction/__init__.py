@@ -1,4 +1,4 @@
-"""The report on the paper's tables: our runs beside its figures. It reads records, and never trains."""
+"""The report on the paper's tables: our runs beside the paper's figures. It reads records, and never trains."""
 
 from mirrordescent.lab.reproduction.comparison import Best, Row, bests, compared
 from mirrordescent.lab.reproduction.writing import page, write_page

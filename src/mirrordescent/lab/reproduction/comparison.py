@@ -13,7 +13,7 @@ from mirrordescent.lab.report.table import Line, Spread, table
 from mirrordescent.lab.runs import Run
 
 METHODS = ("RMD sample", "RMD batch", "weight decay", "SGD")  # the order of the rows
-HEADLINES = {"RMD sample": "rmd", "RMD batch": "rmd", "SGD": "sgd"}  # whose best is set beside whose in the paper
+HEADLINES = {"RMD sample": "rmd", "RMD batch": "rmd", "SGD": "sgd"}  # our method: the paper's algorithm beside it
 APART = 2.0  # points of test accuracy; a row further from the paper's is marked
 
 
@@ -33,7 +33,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        """For a person: "RMD batch, λ = 1.2"; longer runs than the tables have are told apart by their length."""
+        """For a person: "RMD batch, λ = 1.2"; runs that are longer than the tables plan have their length added."""
         setting = self.method if self.lam is None else f"{self.method}, λ = {self.lam:g}"
         return f"{setting}, {self.given} epochs" if self.longer else setting
 
@@ -49,12 +49,12 @@ class Row:
 
     @property
     def epochs(self) -> int:
-        """As many as the longest of the runs behind the figures has."""
+        """The epochs of the longest of the runs behind the figures."""
         return max(record.epochs for record in self.line.counted)
 
     @property
     def epochs_text(self) -> str:
-        """Of all runs behind the figures: "100", or "85 to 100"."""
+        """The epochs of all runs behind the figures: "100", or "85 to 100"."""
         return self.line.epochs_text
 
     @property
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def planned(self) -> int:
-        """The epoch limit that the setting has for the tables."""
+        """The epoch limit that the tables plan for the setting."""
         return _settings()[_setting(self.line.records[0].run)]
 
     @property
@@ -74,12 +74,12 @@ class Row:
 
     @property
     def short(self) -> bool:
-        """Whether that is less than what is planned, as `--quick` does."""
+        """Whether the runs were given fewer epochs than planned, as with `--quick`."""
         return self.given < self.planned
 
     @property
     def longer(self) -> bool:
-        """Whether it is more, as `--epochs` can ask for."""
+        """Whether the runs were given more epochs than planned, as `--epochs` can ask for."""
         return self.given > self.planned
 
     @property
@@ -112,7 +112,7 @@ class Row:
 class Best:
     """Our row with a method's best test accuracy at one level, beside the paper's best.
 
-    tried: among how many λ it is the best; planned: how many the tables have.
+    tried: among how many λ it is the best; planned: how many the tables plan.
     """
 
     row: Row
@@ -129,8 +129,8 @@ class Best:
 def compared(records: Sequence[Record]) -> list[Row]:
     """The records of the paper's runs beside its figures, by level, method and λ; other records are left out.
 
-    A setting without an evaluation has no row. One that was trained with several epoch limits has a row for each, but
-    those below what the tables plan, of which it has the longest where there is nothing better.
+    A setting without an evaluation has no row. One that was trained with several epoch limits has a row for each limit
+    of at least what the tables plan or, where there is none, for the highest.
     """
     lines = table([record for record in records if _setting(record.run) in _settings()])
     rows = [_row(line) for line in lines if {"train_accuracy", "test_accuracy"} <= line.figures.keys()]
@@ -147,7 +147,7 @@ def leaders(rows: Sequence[Row]) -> list[Row]:
 
 
 def candidates(rows: Sequence[Row], method: str) -> list[Row]:
-    """The rows that may be a method's best: those with a run that is done, or all while there is none."""
+    """The rows that may be a method's best: those with a run that is done, or all while there are none."""
     held = [row for row in rows if row.method == method]
     return [row for row in held if row.line.finished] or held
 
@@ -190,14 +190,14 @@ def method_of(run: Run) -> str:
 
 
 def level_of(run: Run) -> int:
-    """The % of the labels that were redrawn."""
+    """The share of the labels that were redrawn, in %."""
     return round(100 * run.corruption)
 
 
 def _row(line: Line) -> Row:
     run = line.records[0].run
     same = [f for f in paper.figures(level_of(run)) if (f.algorithm, f.lam) == (run.algorithm, run.lam)]
-    theirs = same[0] if same and method_of(run) != "RMD sample" else None  # which the paper does not have
+    theirs = same[0] if same and method_of(run) != "RMD sample" else None  # the paper has no RMD sample
     return Row(level_of(run), method_of(run), run.lam, line, theirs)
 
 
@@ -207,12 +207,12 @@ def _place(row: Row) -> tuple[int, int, float]:
 
 @functools.cache
 def _settings() -> dict[str, int]:
-    """Those behind the paper's tables, and their epoch limits."""
+    """The settings behind the paper's tables, and their epoch limits."""
     return {_setting(run): run.epochs for run in paper.all_runs()}
 
 
 def _setting(run: Run) -> str:
-    """A run's, but for the seed, how long it is and how often it is looked at."""
+    """A run's setting: all but the seed, how long it is and how often it is evaluated."""
     return dataclasses.replace(run, seed=0, epochs=1, every=1).id
 
 

@@ -1,4 +1,4 @@
-"""Pictures like the paper's: accuracy against λ, ours and its own; and our curves over the epochs. Needs matplotlib.
+"""Pictures like the paper's: accuracy against λ, ours and the paper's; our curves over the epochs. Needs matplotlib.
 
 Methods are told apart by their markers as well as their colours; ours are filled and solid, the paper's hollow and
 dashed. Runs that were trained for longer than the tables plan are crosses.
@@ -26,7 +26,7 @@ LONGER = {"marker": "x", "markersize": 7, "markeredgewidth": 1.8, "linestyle": "
 
 @dataclass(frozen=True)
 class Panel:
-    """What shares an axis of λ: our methods, and the paper's algorithm, in the look of the method that it is."""
+    """What shares an axis of λ: our methods, and the paper's algorithm, with the look of `same`, the same method."""
 
     title: str
     methods: tuple[str, ...]
@@ -43,7 +43,7 @@ PANELS = (
 
 
 def panels_of(rows: Sequence[Row]) -> list[Panel]:
-    """Those for which there are rows."""
+    """The panels for which there are rows."""
     return [panel for panel in PANELS if any(row.method in panel.methods for row in rows)]
 
 
@@ -118,7 +118,7 @@ def _theirs(axes: Axes, figures: Sequence[paper.Figure], kind: str, look: Look) 
 
 
 def _levels(axes: Axes, rows: Sequence[Row], published: Sequence[paper.Figure], kind: str) -> None:
-    """SGD's."""
+    """SGD's accuracies, as horizontal lines."""
     for row in rows:
         if row.method == "SGD":
             level = row.test.mean if kind == "test" else row.train.mean
@@ -138,7 +138,7 @@ def _lam_axis(axes: Axes, panel: Panel) -> None:
 
 
 def _entries(rows: Sequence[Row], panels: Sequence[Panel]) -> list[Line2D]:
-    """Ours, then the paper's."""
+    """The legend: our methods, then the paper's."""
     present = {row.method for row in rows}
     ours = [_entry(LOOKS[method], method, bare=method == "SGD") for method in METHODS if method in present]
     theirs = [_entry(LOOKS[panel.same], f"{panel.title}, paper", published=True) for panel in panels]
@@ -146,7 +146,7 @@ def _entries(rows: Sequence[Row], panels: Sequence[Panel]) -> list[Line2D]:
 
 
 def _entry(look: Look, text: str, *, published: bool = False, bare: bool = False) -> Line2D:
-    """In the legend; bare: a line without markers."""
+    """A line of the legend; bare: without markers."""
     line = Line2D([], [], color=look.colour, linewidth=1.6, marker="None" if bare else look.marker, label=text)
     if published:
         line.set(linestyle="--", linewidth=1.0, markerfacecolor=PAPER)

@@ -1,4 +1,4 @@
-"""The report on the paper's tables: which rows are where the paper's are, and which are not; tables and pictures.
+"""The report on the paper's tables: our rows and pictures beside the paper's, and which rows are far from it.
 
 It reads records and nothing else: no training, no data set, no GPU.
 """
@@ -35,7 +35,7 @@ PICTURES = f"pictures/{NAME}"  # the folder beside them
 
 
 def write_page(records: Sequence[Record], keeping: Keeping, out: Path | None = None) -> Pages:
-    """Write reproduction.html, reproduction.md and their pictures into `out`, beside the runs unless given.
+    """Write reproduction.html, reproduction.md and their pictures into `out`, or beside the runs.
 
     The same records give the same files, byte for byte. Raises RunError where none of the records is an evaluated run
     of the paper's tables, or where there is no matplotlib.
@@ -58,7 +58,7 @@ def page(rows: Sequence[Row], command: str) -> str:
 
 def page_of(rows: Sequence[Row], command: str) -> Page:
     """The page about these rows; `command` makes it again."""
-    lead: list[Block] = [Text("Made from the records alone, by"), Code(command), *map(Text, _lead(rows))]
+    lead: list[Block] = [Text("Made from the records alone by"), Code(command), *map(Text, _lead(rows))]
     levels = {level: [row for row in rows if row.corruption == level] for level in paper.TABLES}
     sections = [_level(level, held) for level, held in levels.items() if held]
     return Page("The paper's tables on CIFAR-10 and ResNet-18", lead, [_headlines(bests(rows)), *sections])
@@ -72,17 +72,17 @@ def _lead(rows: Sequence[Row]) -> Iterable[str]:
     )
     yield (
         "The paper stops RMD and weight decay when 500 epochs improve the residual or the loss by less than 0.01 %. "
-        "Ours have an epoch limit as well, and 50 such epochs end weight decay; each row says how far its runs went, "
-        "and why they ended."
+        "Our runs also have an epoch limit, and weight decay stops after 50 such epochs; each row says how far its "
+        "runs went, and why they ended."
     )
     if any(time_scale(row) > row.epochs for row in rows):
         yield (
             "RMD batch moves all z of a batch alike. If the losses did not change, its z would need as many epochs as "
-            "the batch size times λ/lr to tell samples apart. Which of our runs are shorter than that is said below "
-            "each table; the paper's rule ends none before 500 epochs."
+            "the batch size times λ/lr to tell samples apart. Our runs that are shorter than that are named below each "
+            "table; the paper's rule ends none before 500 epochs."
         )
     if any(row.longer for row in rows):
-        yield "A setting whose runs were also given more epochs than the tables have for it has a row for those, too."
+        yield "A setting that was also trained for more epochs than the tables plan has a row for each length."
     if any(row.test.deviation is not None for row in rows):
         yield "Over seeds: mean ± standard deviation for test accuracy, the mean for train accuracy."
     yield off_text(rows)
@@ -95,7 +95,7 @@ def _lead(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def off_text(rows: Sequence[Row]) -> str:
-    """How many rows are off, and how many the paper has."""
+    """A sentence on how many rows are off, and one on how many the paper has."""
     of_paper = [row for row in rows if row.difference is not None]
     held = [row for row in of_paper if not row.early]
     if not held:
@@ -106,7 +106,7 @@ def off_text(rows: Sequence[Row]) -> str:
     counts += [f"{_off_of(longer)} of longer runs"] if longer else []
     levels = {row.corruption for row in rows}
     return (
-        f"More than {APART:g} points of test accuracy from the paper's, and marked “off”: {' and '.join(counts)}. "
+        f"More than {APART:g} points from the paper's test accuracy, and marked “off”: {' and '.join(counts)}. "
         f"The paper has {sum(len(paper.figures(level)) for level in levels)} rows at "
         f"{'this level' if len(levels) == 1 else 'these levels'}."
     )
@@ -140,8 +140,8 @@ def _headlines(found: Sequence[Best]) -> Section:
         for best in found
     ]
     note = (
-        "The λ with the best test accuracy, in our rows and in the paper's, which have more λ. A row without a "
-        "finished run counts only where its method has no other."
+        "Best by test accuracy, among our rows and among the paper's, which have more λ. A row without a finished run "
+        "counts only where its method has no other."
     )
     title = "The best of each method"
     blocks: list[Block] = [Table(headings, rows, title, frozenset({2, 3, 4, 5, 7, 8, 9})), Text(note)]
@@ -162,7 +162,7 @@ def too_short(rows: Sequence[Row]) -> str:
     if not scales:
         return ""
     told = "; ".join(f"{title}: {scale:,.0f}" for title, scale in scales.items())
-    return f"Shorter than the epochs over which z tells samples apart: {told}."
+    return f"Shorter than z needs to tell samples apart, with the epochs that it needs: {told}."
 
 
 def time_scale(row: Row) -> float:
@@ -190,7 +190,7 @@ def _within(row: Row) -> str:
 
 
 def _pictures(level: int, rows: Sequence[Row]) -> list[Block]:
-    """Those for which there is something to draw."""
+    """The pictures for which there is something to draw."""
     with needs_matplotlib():
         from mirrordescent.lab.report.pictures import rendered
         from mirrordescent.lab.reproduction import pictures
@@ -211,19 +211,19 @@ def _pictures(level: int, rows: Sequence[Row]) -> list[Block]:
 
 def _lam_caption(rows: Sequence[Row]) -> Iterable[str]:
     yield "Accuracy against λ: ours filled and solid, the paper's hollow and dashed."
-    yield "A small λ is more regularization; SGD has none: horizontal lines."
+    yield "A smaller λ is more regularization; SGD has no λ: horizontal lines."
     yield "Train accuracy is on the labels as given."
     if any(row.test.deviation is not None for row in rows):
         yield "Bars: standard deviation over seeds."
     if any(row.longer for row in rows):
-        yield "Crosses: runs that were given more epochs than the tables have for their λ."
+        yield "Crosses: runs that were given more epochs than the tables plan for their λ."
 
 
 def _curves_caption(rows: Sequence[Row], *, auroc: bool) -> Iterable[str]:
     best = leaders(rows)
     yield "Test accuracy over the epochs, ours."
     if auroc:
-        yield "Below: how well z alone tells wrong labels from right ones; 1 is perfectly, 0.5 is not at all."
+        yield "Below: how well z alone tells wrong labels from right ones; 1 is perfect, 0.5 is chance."
     if len(best) < len(rows):
         yield "Strong lines: of each method, the row with the best test accuracy; faint lines: its other rows."
     if any(len(row.line.counted) > 1 for row in rows):
