@@ -34,16 +34,23 @@ AUDIT = {
 }
 HEAD = """# Which score finds wrong labels
 
-AUROC for "this label is wrong", labels corrupted on purpose, by the kind of noise: `uniform` redraws a label from all
-classes, `pairs` moves it to the next class, `by sample` gives each sample a rate of its own, and its inputs say which
-class it is taken for. Every row but the last is one training run of the same length on the same labels; the last
-trains five networks, each for 20 epochs on four fifths of the samples, and ranks by the probability of the given label
-where it was not trained on, as cleanlab does. Cost is in passes over the data, as a multiple of one run's. The audit's
-rows are `rmd audit`'s first run, which ranks, with the network that each section names; its settings were found on
-digits and come from the data alone (the second run, which judges the estimate, costs 0.8 more). "The audit's step" is
-plain SGD on the same loss with the same step, and "along that run" is judged as an audit is.
+How well does a score find wrong labels? The tables give its AUROC for "this label is wrong" on labels that were
+corrupted on purpose, in three ways:
 
-Made by `python benchmarks/tables.py` from the records that it names.
+- `uniform` redraws a label from all classes;
+- `pairs` moves it to the next class;
+- `by sample` gives each sample a rate of its own, and a wrong label that depends on its inputs.
+
+Every row but the last is one training run, of the same length and on the same labels. The last row trains five
+networks, each for 20 epochs on four fifths of the samples, and ranks a sample by the probability that the network which
+was not trained on it gives its label, as cleanlab does. Cost is in passes over the data, as a multiple of one run's.
+
+The audit's rows are the first run of `rmd audit`, the one that ranks, with the network that each section names. Its
+settings were found on digits, and follow from the data alone; the second run, which judges the estimate, costs 0.8
+more. "Early learning, the audit's step" is plain SGD on the audit's loss with its step size, and "the audit's score
+along that run" judges it as an audit does.
+
+This page was made by `python benchmarks/tables.py` from the records that it names.
 """
 
 

@@ -12,6 +12,8 @@ from mirrordescent.lab.data import load
 from mirrordescent.lab.data.datasets import check_apart
 from mirrordescent.lab.display import show_costs, show_courses, show_pages, show_reproduction
 from mirrordescent.lab.files import check_writable
+from mirrordescent.lab.loop import Keeping
+from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import read_all
 from mirrordescent.lab.watching import Watching, console, counting, say
 
@@ -54,8 +56,8 @@ def reproduce(
 
     chosen = bool(methods or lams or seeds or epochs is not None)
     if report_only:
-        if table != "all" or quick or chosen or minutes is not None or at_once is not None:
-            raise ValueError("--report-only trains nothing: combine it only with --root, --out and --json")
+        limits = minutes is not None or at_once is not None
+        _check_nothing_to_train(keeping, place, asked=table != "all" or quick or chosen or limits)
         records = read_all(keeping.root)
         show_reproduction(records, json=json)
         show_pages(lab.write_page(records, keeping, out))
@@ -106,8 +108,7 @@ def continual(
 
     home = keeping.root if out is None else out
     if report_only:
-        if (lessons, methods, seeds) != (Lessons(), METHODS, SEEDS):
-            raise ValueError("--report-only trains nothing: combine it only with --root, --out and --json")
+        _check_nothing_to_train(keeping, place, asked=(lessons, methods, seeds) != (Lessons(), METHODS, SEEDS))
         found = lab.read_courses(keeping.root)
     else:
         check_apart(lessons.data, root=keeping.root, out=out)
@@ -120,6 +121,12 @@ def continual(
     show_courses(found, json=json)
     show_pages(lab.write_page(keeping.root, out, lambda error: say(f"rmd: left out of the page: {error}")))
     return 0
+
+
+def _check_nothing_to_train(keeping: Keeping, place: Place, *, asked: bool) -> None:
+    """Raise ValueError where --report-only comes with an option that is about training."""
+    if asked or (keeping, place) != (Keeping(keeping.root), Place()):
+        raise ValueError("--report-only trains nothing: combine it only with --root, --out and --json")
 
 
 def bench(bench: Bench, place: Where, potentials: tuple[str, ...] = ("l2", "q=3"), json: bool = False) -> int:

@@ -18,12 +18,12 @@ from mirrordescent.lab.display import show_audit, show_cleaned
 from mirrordescent.lab.files import check_writable, written
 from mirrordescent.lab.watching import Watching, console, say
 
-Audited = Annotated[Asked, tyro.conf.arg(name="audit")]
+AskedAudit = Annotated[Asked, tyro.conf.arg(name="audit")]
 
 
 def audit(
     data: DataName,
-    asked: Audited,
+    asked: AskedAudit,
     keeping: Kept,
     place: Where,
     out: Path | None = None,
@@ -71,7 +71,7 @@ def audit(
 
 def clean(
     data: DataName,
-    asked: Audited,
+    asked: AskedAudit,
     cleaning: Cleaning,
     keeping: Kept,
     place: Where,

@@ -75,6 +75,8 @@ def corrupt(labels: Tensor, classes: int, noise: Noise, inputs: Tensor | None = 
 
 
 def _drawn(true: Tensor, classes: int, noise: Noise) -> Tensor:
+    if noise.kind == "none":
+        return true
     # On the CPU, wherever the labels are, so that the draws are the same everywhere.
     generator = torch.Generator().manual_seed(noise.seed)
     chosen = torch.rand(len(true), generator=generator) < noise.rate
@@ -84,9 +86,9 @@ def _drawn(true: Tensor, classes: int, noise: Noise) -> Tensor:
         if classes < 2:
             raise ValueError("symmetric noise needs at least two classes")
         other = (true + torch.randint(1, classes, (len(true),), generator=generator)) % classes
-    else:  # "pair"; of "none" it is not used
+    else:  # "pair"
         other = (true + 1) % classes
-    return torch.where(chosen, other, true) if noise.kind != "none" else true
+    return torch.where(chosen, other, true)
 
 
 def _by_instance(true: Tensor, classes: int, noise: Noise, x: Tensor) -> Tensor:

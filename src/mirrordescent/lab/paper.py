@@ -85,7 +85,7 @@ def epochs_for(lam: float) -> int:
 
 def lasting(run: Run, epochs: int) -> Run:
     """The run for so many epochs; a long one is evaluated half as often, as each time takes almost half an epoch."""
-    if epochs == run.epochs and run.algorithm == "sgd":  # the tables' own: long, but evaluated every 5 epochs
+    if epochs == run.epochs:
         return run
     return dataclasses.replace(run, epochs=epochs, every=5 if epochs <= 100 else 10)
 
