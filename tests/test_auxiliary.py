@@ -373,11 +373,28 @@ def test_its_age_says_how_far_it_is(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"reduction": "batch"}, {"penalty": "huber"}, {"max_norm": 1e9}, {"lr": 0.02, "penalty": "logcosh"}],
+    [{"penalty": "huber"}, {"max_norm": 1e9}, {"lr": 0.02, "penalty": "logcosh"}],
     ids=str,
 )
 def test_where_z_goes_otherwise_nobody_counts(options: dict[str, Any]) -> None:
     assert followed(2, **options).aux.age is None
+
+
+@pytest.mark.parametrize("convention", ["paper", "objective"])
+def test_its_age_under_batch_is_that_of_a_samples_own_residual(convention: str) -> None:
+    """Drawn anew, a batch moves z by its mean residual, of which a sample's own is one part in |B|."""
+    n, size, lam = 60, 4, 1.0 if convention == "paper" else 0.25
+    losses, w = torch.tensor([0.5, 2.0]).repeat(n // 2), nn.Parameter(torch.zeros(1))
+    optimizer = md.RMD([w], 0.1, lam, n, reduction="batch", lam_convention=convention)
+    for _ in range(40):
+        for index in torch.randperm(n).split(size):
+            optimizer.loss(losses[index] + 0 * w, index).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    z, s = optimizer.aux.values, (2 * losses).sqrt()
+    assert optimizer.aux.age == pytest.approx(0.1 * 40 / size)
+    apart = (z[s == 2].mean() - z[s == 1].mean()).item()  # of 1, when z has settled
+    assert apart == pytest.approx(1 - math.exp(-0.1 * 40 / size), abs=0.1)
 
 
 def test_a_clipped_step_is_less_than_is_counted() -> None:

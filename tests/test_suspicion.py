@@ -289,6 +289,27 @@ def test_neither_the_order_nor_the_classes_numbers_matter(seed: int) -> None:
     torch.testing.assert_close(again, score)
 
 
+@given(st.integers(0, 1000), st.sampled_from([1, 5, 30, 300]), st.integers(1, 4), st.floats(0, 0.3))
+def test_z_alone_ranks_the_labels_of_a_class(seed: int, n: int, classes: int, rate: float) -> None:
+    """Whether or not the wrong ones are a hill of their own; where they are none, nothing is flagged."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (n,), generator=generator)
+    z = torch.randn(n, generator=generator) + 4 * (torch.rand(n, generator=generator) < rate) + labels
+    score = mixture_log_odds(z, labels)
+    for label in labels.unique().tolist():
+        here = labels == label
+        assert torch.equal(score[here].argsort(), z[here].argsort())
+
+
+def test_a_few_outliers_are_first_and_nothing_is_flagged() -> None:
+    z = torch.randn(2000, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(2000) % 2
+    z[7], z[1000] = 6.0, 5.0
+    score = mixture_log_odds(z + 3 * labels, labels)
+    assert score.argsort(descending=True)[:2].tolist() == [7, 1000]
+    assert not (score > 0).any()
+
+
 @pytest.mark.parametrize("share", [0.1, 0.4])
 def test_a_mixture_of_z(share: float) -> None:
     generator = torch.Generator().manual_seed(0)

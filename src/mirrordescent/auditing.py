@@ -248,14 +248,15 @@ def audit(
 
 def _look_at_optimizer(optimizer: RMD, *, alone: bool) -> None:
     """Warn if z cannot tell how many, or yet which, labels are wrong. alone: there is no trace beside z."""
-    if alone and optimizer.param_groups[0]["reduction"] == "batch":
+    age, whole = optimizer.aux.age, optimizer.param_groups[0]["reduction"] == "batch"
+    early = age is not None and 0 < age < SETTLED
+    if alone and whole:
         warnings.warn(
             "z of reduction='batch' ranks the labels, but does not tell how many are wrong: keep a trace beside it "
             "(md.Trace), or train with reduction='sample'",
             stacklevel=outside(),
         )
-    age = optimizer.aux.age
-    if age is not None and 0 < age < SETTLED:
+    if early and (alone or not whole):
         warnings.warn(
             f"z has had {age:.2g} of the time over which it settles: too early to tell which labels are wrong; train "
             "longer, or with a smaller lam",

@@ -333,7 +333,7 @@ class RMD(SMD):
                     apply(work)
             if rate is not None:
                 self._descend(where, slope, rate)
-                self._grow_older(rate, len(index) * self._ranks.number)
+                self._grow_older(rate, len(index) * self._ranks.number, len(self._pending.batches) * self._ranks.number)
         finally:  # even if a user's potential raises in the middle: no batch may be taken twice
             self._pending.clear()
 
@@ -394,16 +394,18 @@ class RMD(SMD):
         skip = None if found_inf is None else found_inf.to(slope.device).reshape(()) != 0
         self.aux.descend(where, slope, rate, self._tail, skip=skip)
 
-    def _grow_older(self, rate: float | Tensor, size: int) -> None:
-        """Add a step on z, for `size` samples, to the age of z."""
+    def _grow_older(self, rate: float | Tensor, size: int, batches: int) -> None:
+        """Add a step on z, for `size` samples in so many batches, to the age of z."""
         group, aux = self.param_groups[0], self.aux
         captured = aux.values.is_cuda and torch.cuda.is_current_stream_capturing()  # its replays are not seen here
-        otherwise = group["max_norm"] is not None or group["penalty"] != "square" or group["reduction"] != "sample"
+        otherwise = group["max_norm"] is not None or group["penalty"] != "square"
         skipped = getattr(self, "found_inf", None) is not None  # perhaps: only the device knows
         if isinstance(rate, Tensor) or captured or otherwise or skipped or torch.compiler.is_compiling():
             aux.grow_older(None)
             return
-        visits = 1 if group["lam_convention"] == "objective" else size  # each by 1/|B| of the rate
+        visits = float(1 if group["lam_convention"] == "objective" else size)  # each by 1/|B| of the rate
+        if group["reduction"] == "batch":  # of a batch's common step, a sample's own residual is one part in |B|
+            visits *= batches / max(size, 1)
         aux.grow_older(in_all(rate, self._tail) * visits / len(aux))
 
     def state_dict(self) -> dict[str, Any]:

@@ -16,6 +16,8 @@ GIVEN_UP = 1 / 8  # samples predicted to be of a class, per label that names it;
 LEAST = 1e-6  # smaller probabilities count as this
 CONCENTRATIONS = 20  # doublings of the prior's worth, up to what is as good as chance alone
 FEW = 20  # members; a class with fewer has no mixture of its own
+STARTS = (0.95, 0.99)  # quantiles of z at which a hill of wrong labels is looked for; the second where they are few
+TIE = 0.01  # what z's place in its class adds to the log-odds at most, to rank labels whose odds are equal
 MANY = 4_000_000  # numbers in a chunk; as many are also enough to estimate a share
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
 
@@ -229,49 +231,86 @@ def _concentration(counts: Tensor, chance: Tensor) -> float:
 def mixture_log_odds(z: Tensor, y: Tensor) -> Tensor:
     """Log-odds that each label is wrong, (n,), from z alone: two normal distributions mixed within each given class.
 
-    A class with fewer than 20 members uses the mixture of all samples. Where one distribution describes z as well as
-    two do, no label counts as wrong: the log-odds are −log(n). This is rougher than `log_odds`, which knows the
-    network's predictions.
+    A class in which one distribution describes z as well as two do, or with fewer than 20 members, uses the mixture of
+    all samples, each less its class's median. Where that has one part, too, no label counts as wrong: the log-odds are
+    below −log(n). Within a class they always rise with z. This is rougher than `log_odds`, which knows the network's
+    predictions.
     """
     z = z.double()
-    everything = _two_normals(z, z)
-    found = torch.empty_like(z)
-    for label in y.unique().tolist():
-        here = y == label
-        found[here] = _two_normals(z[here], z[here]) if int(here.sum()) >= FEW else everything[here]
+    classes = [y == label for label in y.unique().tolist()]
+    level = torch.full_like(z, float(z.median()))
+    for here in classes:
+        if int(here.sum()) >= FEW:
+            level[here] = z[here].median()
+    above = z - level
+    ahead, pooled = _outlying(above), _two_normals(above)
+    found = ahead - 1 - math.log(max(len(z), 2)) if pooled is None else pooled + TIE * ahead
+    for here in classes:
+        if (own := _two_normals(z[here])) is not None:
+            found[here] = own + TIE * ahead[here]
     return found
 
 
-def _two_normals(fitted: Tensor, asked: Tensor) -> Tensor:
-    """Log-odds that `asked` are of the upper of two normal distributions, fitted by expectation maximisation."""
-    none = torch.full_like(asked, -math.log(max(len(fitted), 2)))
+def _outlying(above: Tensor) -> Tensor:
+    """How far above the others each is, in (−1, 1), in units of their median distance from 0: rises with `above`."""
+    usual = above.abs().median()
+    off = above / torch.where(usual > 0, usual, above.abs().mean().clamp_min(LEAST))
+    return off / (1 + off.abs())
+
+
+def _two_normals(fitted: Tensor) -> Tensor | None:
+    """Log-odds that each is of the upper of two normal distributions (expectation maximisation); None if one will do.
+
+    They never fall where z rises, but are level far out on both sides.
+    """
     spread = float(fitted.std()) if len(fitted) > 1 else 0.0
     if len(fitted) < FEW or not spread > 0:
-        return none
-    floor = 0.05 * spread
-    some = fitted[:: 1 + len(fitted) // MANY]  # torch's quantile has a limit
-    mean = some.quantile(fitted.new_tensor([0.25, 0.95]))
-    deviation = fitted.new_full((2,), spread)
-    share = 0.2
-    for _ in range(200):
-        upper = torch.sigmoid(_odds(fitted, mean, deviation, share))
-        parts = torch.stack([1 - upper, upper])
-        weight = parts.sum(1).clamp_min(1e-9)
-        mean = (parts @ fitted) / weight
-        deviation = ((parts * (fitted - mean[:, None]) ** 2).sum(1) / weight).sqrt().clamp_min(floor)
-        share = min(max(float(upper.mean()), LEAST), 1 - LEAST)
+        return None
     one = -0.5 * len(fitted) * (1 + 2 * math.log(spread))
-    two = float(torch.logaddexp(*_parts(fitted, mean, deviation, share)).sum())
-    between = torch.linspace(float(mean[0]), float(mean[1]), 50, dtype=fitted.dtype, device=fitted.device)
-    density = torch.logaddexp(*_parts(between, mean, deviation, share)).exp()
+    mixtures = (_climbed(fitted, spread, start) for start in STARTS)
     # Three more parameters must be worth it (Schwarz), and the upper one must be a peak of its own, not a long tail.
-    if two - one < 1.5 * math.log(len(fitted)) or not density.min() < 0.7 * min(density[0], density[-1]):
-        return none
-    far = asked.clamp(min=float(mean[0]))  # below the lower mean suspicion must not rise again
+    worth = one + 1.5 * math.log(len(fitted))
+    found = next((mixture for mixture in mixtures if mixture.likelihood >= worth and mixture.dip < 0.7), None)
+    if found is None:
+        return None
+    mean, deviation = found.mean, found.deviation
+    far = fitted.clamp(min=float(mean[0]))  # below the lower mean suspicion must not rise again
     near, wide = 1 / deviation[1] ** 2, 1 / deviation[0] ** 2
     if near > wide:  # nor fall again above the point where the odds are highest
         far = far.clamp(max=float((mean[1] * near - mean[0] * wide) / (near - wide)))
-    return _odds(far, mean, deviation, share)
+    return _odds(far, mean, deviation, found.share)
+
+
+class _Mixture(NamedTuple):
+    """Two normal distributions, the lower one first.
+
+    share: of the upper one. likelihood: its logarithm. dip: the lowest density between the means, as a part of the
+    lower of the densities there.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+    share: float
+    likelihood: float
+    dip: float
+
+
+def _climbed(z: Tensor, spread: float, start: float) -> _Mixture:
+    """The mixture that expectation maximisation reaches with the upper mean begun at a quantile of z."""
+    some = z[:: 1 + len(z) // MANY]  # torch's quantile has a limit
+    mean = some.quantile(z.new_tensor([0.25, start]))
+    deviation, share = z.new_full((2,), spread), 0.2
+    for _ in range(200):
+        upper = torch.sigmoid(_odds(z, mean, deviation, share))
+        parts = torch.stack([1 - upper, upper])
+        weight = parts.sum(1).clamp_min(1e-9)
+        mean = (parts @ z) / weight
+        deviation = ((parts * (z - mean[:, None]) ** 2).sum(1) / weight).sqrt().clamp_min(0.05 * spread)
+        share = min(max(float(upper.mean()), LEAST), 1 - LEAST)
+    between = torch.linspace(float(mean[0]), float(mean[1]), 50, dtype=z.dtype, device=z.device)
+    density = torch.logaddexp(*_parts(between, mean, deviation, share)).exp()
+    likelihood = float(torch.logaddexp(*_parts(z, mean, deviation, share)).sum())
+    return _Mixture(mean, deviation, share, likelihood, float(density.min() / min(density[0], density[-1])))
 
 
 def _parts(z: Tensor, mean: Tensor, deviation: Tensor, share: float) -> tuple[Tensor, Tensor]:
