@@ -124,9 +124,9 @@ def test_what_a_model_draws_is_drawn_for_each_sample() -> None:
         ([], {}, ValueError, "batches gave no samples"),
         ([torch.empty(0, 4).double()], {}, ValueError, "batches gave no samples"),
         ([torch.full((2, 4), float("nan")).double()], {}, ValueError, "not finite for some sample"),
-        ([{"x": ["a", "b"]}], {}, TypeError, "a batch must be a tensor of inputs"),
-        ([{"labels": torch.ones(2)}], {}, TypeError, "a batch must be a tensor of inputs"),
-        ([{"x": torch.ones(2, 4).double()}], {}, TypeError, "unexpected keyword argument 'x'"),
+        ([{"input": ["a", "b"]}], {}, TypeError, "a batch must be a tensor of inputs"),
+        ([{"labels": torch.ones(2)}], {}, TypeError, "the model takes none of 'labels'"),
+        ([{"x": torch.ones(2, 4).double(), "id": [1, 2]}], {}, TypeError, "takes none of 'x', 'id', which the batch"),
         ([(torch.ones(2, 4).double(), ["a", "b"])], {"losses": labelled}, TypeError, "tensors of one length"),
         ([(torch.ones(2, 4).double(), torch.ones(3))], {"losses": labelled}, TypeError, "tensors of one length"),
     ],
@@ -157,12 +157,34 @@ def test_batches_with_names_are_those_without(alone: int, drawn: bool, monkeypat
     def by_name(output: SimpleNamespace, batch: dict[str, Tensor]) -> Tensor:
         return F.cross_entropy(output.logits, batch["labels"], reduction="none")
 
-    batch = {"left": left, "labels": y, "right": right, "index": torch.arange(6)}
+    batch = {"left": left, "labels": y, "right": right, "index": torch.arange(6), "target": y}
     found = md.fisher(Named(), [batch], losses=None if drawn else by_name, generator=draw.manual_seed(0))
     plain = (left * right, y)
     expected = md.fisher(classifier(), [plain], losses=None if drawn else labelled, generator=draw.manual_seed(0))
     for name, value in expected.items():
         torch.testing.assert_close(found[f"inner.{name}"], value, rtol=1e-10, atol=0.0)
+
+
+def test_what_a_model_does_not_take_stays_behind() -> None:
+    left, draw = torch.randn(6, 4).double(), torch.Generator()
+    batch = {"left": left, "right": left, "id": ["a"] * 6, "target": torch.zeros(6)}
+    found = md.fisher(Named(), [batch], generator=draw.manual_seed(0))
+    expected = md.fisher(classifier(), [left * left], generator=draw.manual_seed(0))
+    assert all(torch.equal(found[f"inner.{name}"], value) for name, value in expected.items())
+
+
+def test_a_model_that_takes_anything_is_given_it() -> None:
+    class Anything(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = classifier()
+
+        def forward(self, **named: Tensor) -> Tensor:
+            assert named.keys() == {"left", "id"}
+            out: Tensor = self.inner(named["left"])
+            return out
+
+    md.fisher(Anything(), [{"left": torch.randn(6, 4).double(), "labels": torch.zeros(6), "id": torch.zeros(6)}])
 
 
 def test_labels_are_not_looked_at() -> None:

@@ -159,7 +159,8 @@ class Convex(Potential):
             if len(slopes) > 2 and slopes[-1] - slopes[-2] <= 1e-2 * abs(slopes[-2] - slopes[0]):
                 warnings.warn(
                     f"the slope of {self.spec} does not go beyond {sign * slopes[-1]:.2g}: a step that asks for more "
-                    "throws a weight far out; add a little of what grows faster to the function, such as 0.005 * w**2",
+                    "throws a weight far out; add what grows faster to the function, such as 0.1 * w**2 (a smaller "
+                    "factor lets weights go further)",
                     stacklevel=outside(),
                 )
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,9 +38,9 @@ def fisher(
         F_k = mean over the samples x of (∂ log p(y|x) / ∂w_k)²,    y drawn from the model itself
 
     batches: the old task's inputs, or tuples that begin with them, as a DataLoader gives; or dictionaries, which are
-        passed to the model by name, except for "label", "labels", "label_ids" and "index". They are moved to the
-        model's device. The model returns the logits of classes, or an object that has them as `.logits`; labels are
-        not needed.
+        passed to the model by name: those that its `forward` takes, except for "label", "labels", "label_ids" and
+        "index". They are moved to the model's device. The model returns the logits of classes, or an object that has
+        them as `.logits`; labels are not needed.
     losses: for other models, a function of the output and the batch (a tuple or a dictionary of tensors) that returns
         each sample's −log p(y|x), with y drawn from the model, or taken from the data (the "empirical" Fisher
         information).
@@ -57,12 +58,12 @@ def fisher(
     for name, w in params.items():
         if w.is_complex():
             raise TypeError(f"{name} is complex; the Fisher information is of real parameters")
-    sums, count = _zeros(params), 0
+    inputs, sums, count = _inputs_of(model), _zeros(params), 0
     large = next(iter(params.values())).device.type == "cpu" and sum(w.numel() for w in params.values()) > ALONE
     squares = _squares_one_by_one if large else _squares_at_once
     with _evaluating(model):
         for given in batches:
-            form, batch = _taken(given, next(iter(params.values())).device, whole=losses is not None)
+            form, batch = _taken(given, inputs, next(iter(params.values())).device, whole=losses is not None)
             if not len(batch[0]):
                 continue
             if losses is None:
@@ -156,15 +157,23 @@ def _bare(names: Iterable[str]) -> dict[str, str]:
     return found if len(set(found.values())) == len(found) else {name: name for name in found}
 
 
+def _inputs_of(model: nn.Module) -> Callable[[str], bool]:
+    """Whether a model takes the entry of a dictionary with this name as an input."""
+    parameters = inspect.signature(model.forward).parameters
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return lambda name: name not in ANSWERS and (anything or name in parameters)
+
+
 class _Form(NamedTuple):
     """How a batch is passed on: by `names` if it was a dictionary, else the first tensor to a model, all to a loss."""
 
     names: tuple[str, ...] | None
+    is_input: Callable[[str], bool]
 
     def arguments(self, batch: Batch) -> tuple[Batch, dict[str, Tensor]]:
         if self.names is None:
             return batch[:1], {}
-        return (), {name: part for name, part in zip(self.names, batch, strict=False) if name not in ANSWERS}
+        return (), {name: part for name, part in zip(self.names, batch, strict=False) if self.is_input(name)}
 
     def called(self, model: nn.Module, batch: Batch) -> Any:
         args, named = self.arguments(batch)
@@ -223,11 +232,13 @@ def _drawn(output: Any, generator: torch.Generator | None) -> Tensor:
     return torch.multinomial(logits.float().softmax(1), 1, generator=generator)[:, 0]
 
 
-def _taken(given: Any, device: torch.device, *, whole: bool) -> tuple[_Form, Batch]:
+def _taken(given: Any, is_input: Callable[[str], bool], device: torch.device, *, whole: bool) -> tuple[_Form, Batch]:
     """A batch that a loader gave, on the model's device; unless `whole`, its inputs alone."""
     names, parts = None, [given]
     if isinstance(given, Mapping):
-        names = tuple(name for name in given if whole or name not in ANSWERS)
+        names = tuple(name for name in given if whole or is_input(name))
+        if not any(map(is_input, names)):
+            raise TypeError(f"the model takes none of {', '.join(map(repr, given))}, which the batch has")
         parts = [given[name] for name in names]
     elif isinstance(given, (tuple, list)):
         parts = list(given) if whole else list(given[:1])
@@ -235,7 +246,7 @@ def _taken(given: Any, device: torch.device, *, whole: bool) -> tuple[_Form, Bat
         raise TypeError(
             "a batch must be a tensor of inputs, tensors of one length that begin with it, or a dictionary of them"
         )
-    return _Form(names), tuple(part.to(device) for part in parts)
+    return _Form(names, is_input), tuple(part.to(device) for part in parts)
 
 
 def _trained(model: nn.Module) -> Weights:
