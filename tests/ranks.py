@@ -39,6 +39,7 @@ SHARDED: dict[str, dict[str, Any]] = {
 }
 NOT_SHARDED = {"norm": md.SquaredNorm(3), "weights": md.Quadratic(torch.ones(5, 4))}
 UNEVEN = (4, 2)
+RISING = torch.arange(1.0, 13.0).reshape(4, 3) / 12
 SAMPLES, FEATURES, STEPS, LOCAL = 24, 5, 8, 3
 DEVICE = sys.argv[4] if __name__ == "__main__" else "cpu"  # of model and data; what a sampler gives is on the CPU
 
@@ -199,6 +200,14 @@ def stepped(case: dict[str, Any], world: int, *, sharded: bool) -> list[Tensor]:
     return [everywhere(w.detach()) for w in params]
 
 
+def size_of_shards(world: int) -> float:
+    """The step size for parameters of which each rank has other values."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = distributed.device_mesh.init_device_mesh("cpu", (world,))
+    return md.step_size([nn.Parameter(distribute_tensor(RISING, mesh, [Shard(0)]))], "linf")
+
+
 def refused_shards(world: int) -> dict[str, str]:
     """What SMD says of a potential that has to see a whole tensor."""
     from torch.distributed.tensor import Shard, distribute_tensor
@@ -226,6 +235,7 @@ def main(rank: int, world: int, folder: Path) -> None:
     found["zero"], found["nan"] = after_odd_gradients(rank, 0.0), after_odd_gradients(rank, float("nan"))
     found["sharded"] = {name: stepped(case, world, sharded=True) for name, case in SHARDED.items()}
     found["refused shards"] = refused_shards(world)
+    found["size of shards"] = size_of_shards(world)
     torch.save(found, folder / f"{rank}.pt")
     distributed.destroy_process_group()
 

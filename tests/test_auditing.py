@@ -71,7 +71,7 @@ def test_z_that_has_not_had_its_time_is_told() -> None:
 def test_z_of_whole_batches_cannot_tell_how_many_are_wrong() -> None:
     labels = torch.zeros(20, dtype=torch.int64)
     optimizer = stepped(15, reduction="batch")
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning, match="^z ") as told:
         md.audit(optimizer, labels)
     assert [str(one.message).partition(":")[0] for one in told] == [
         "z of reduction='batch' ranks the labels, but does not tell how many are wrong",

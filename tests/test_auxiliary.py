@@ -397,6 +397,15 @@ def test_its_age_under_batch_is_that_of_a_samples_own_residual(convention: str) 
     assert apart == pytest.approx(1 - math.exp(-0.1 * 40 / size), abs=0.1)
 
 
+def test_a_step_that_the_device_may_have_skipped_leaves_it_unknown() -> None:
+    model, optimizer = make(fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    losses = nn.functional.cross_entropy(model(X), Y, reduction="none")
+    scaler.scale(optimizer.loss(losses, torch.arange(6))).backward()
+    scaler.step(optimizer)
+    assert optimizer.aux.age is None
+
+
 def test_a_clipped_step_is_less_than_is_counted() -> None:
     for max_norm, known in ((1e9, True), (1e-3, False)):
         model, optimizer = make()

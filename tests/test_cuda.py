@@ -347,6 +347,40 @@ def test_z_and_momentum_follow_a_model_that_moves() -> None:
 
 
 @STANDIN
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_a_look_from_the_cpu_leaves_z_to_the_captured_step() -> None:
+    w = nn.Parameter(torch.ones(4, device="cuda"))
+    optimizer, index = md.RMD([w], lr=0.1, lam=1.0, num_samples=4), torch.arange(4, device="cuda")
+    z = optimizer.aux.values
+    with torch.no_grad():
+        assert optimizer.loss(torch.ones(2), torch.arange(2)) == 1
+    assert optimizer.aux.values is z
+    optimizer.loss((w - 2).square() / 2, index).backward()
+    optimizer.step()
+    assert bool(z.all())
+
+
+@STANDIN
+@pytest.mark.parametrize("reduction", ["sample", "batch"])
+def test_gradients_zeroed_in_place_have_lost_their_batch(reduction: str) -> None:
+    """|B| is then that of the batches that are left, too."""
+    w = nn.Parameter(torch.ones(4, device="cuda"))
+    options: dict[str, Any] = {"reduction": reduction, "lam_convention": "objective"}
+    optimizer, index = md.RMD([w], lr=0.1, lam=1.0, num_samples=4, **options), torch.arange(4, device="cuda")
+    optimizer.loss((w - 2).square() / 2, index).backward()
+    assert w.grad is not None
+    w.grad.zero_()
+    optimizer.step()
+    assert optimizer.aux.values.cpu().tolist() == [0, 0, 0, 0]
+    optimizer.zero_grad()
+    optimizer.loss((w[:2] - 2).square() / 2, index[:2]).backward()
+    w.grad.zero_()
+    optimizer.loss((w[2:] - 2).square() / 2, index[2:]).backward()
+    optimizer.step()
+    torch.testing.assert_close(optimizer.aux.values.cpu(), torch.tensor([0.0, 0.0, 0.05, 0.05]))
+
+
+@STANDIN
 def test_a_checkpoint_crosses_devices() -> None:
     task = Task(CASES[0], momentum=0.5)
     task.step()

@@ -375,6 +375,36 @@ def test_what_was_only_looked_at_moves_nothing() -> None:
     assert torch.equal(w.detach(), before)
 
 
+def test_a_look_at_some_samples_moves_none_when_others_train() -> None:
+    w, optimizer = one_weight()
+    index = torch.arange(4)
+    torch.autograd.grad(optimizer.loss((w[:2] - 2).square() / 2, index[:2]), w)
+    optimizer.loss((w[2:] - 2).square() / 2, index[2:]).backward()
+    optimizer.step()
+    torch.testing.assert_close(optimizer.aux.values, torch.tensor([0.0, 0.0, 0.1, 0.1]))
+    w.grad = torch.ones(4)  # what was looked at before that step is no batch of the next one
+    with pytest.raises(RuntimeError, match="no batch"):
+        optimizer.step()
+
+
+def test_a_batch_that_a_hook_has_stepped_by_is_not_one_of_the_next_step() -> None:
+    w, optimizer = one_weight()
+
+    def hook(p: Tensor) -> None:
+        optimizer.step()
+        p.grad = None
+
+    handle = w.register_post_accumulate_grad_hook(hook)
+    optimizer.loss((w - 2).square() / 2, torch.arange(4)).backward()
+    handle.remove()
+    z = optimizer.aux.values.clone()
+    assert bool(z.all())
+    w.grad = torch.ones(4)
+    with pytest.raises(RuntimeError, match="no batch"):
+        optimizer.step()
+    assert torch.equal(optimizer.aux.values, z)
+
+
 def test_batches_of_another_network_are_told_of() -> None:
     w, optimizer = one_weight()
     probe = nn.Parameter(torch.ones(4))

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import ranks
 import torch
-from ranks import CASES, LOCAL, NOT_SHARDED, SHARDED, batches, loss, optimizer_of, problem, stepped
+from ranks import CASES, LOCAL, NOT_SHARDED, RISING, SHARDED, batches, loss, optimizer_of, problem, stepped
 from torch import Tensor
+
+import mirrordescent as md
 
 WORLD = 2
 
@@ -131,6 +133,11 @@ def test_each_rank_steps_the_part_that_it_has(found: list[dict[str, Any]], name:
     whole = stepped(SHARDED[name], WORLD, sharded=False)
     for rank in found:
         torch.testing.assert_close(rank["sharded"][name], whole, rtol=1e-12, atol=1e-12)
+
+
+def test_every_rank_finds_the_step_size_of_the_whole(found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        assert rank["size of shards"] == pytest.approx(md.step_size([RISING], "linf"), rel=1e-5)
 
 
 def test_a_potential_that_needs_a_whole_tensor_is_refused_where_it_is_sharded(found: list[dict[str, Any]]) -> None:

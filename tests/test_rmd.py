@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from cases import CASES, IDS, Case
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference import linear_losses, rmd_step
 from torch import Tensor, nn
@@ -501,10 +501,33 @@ def test_no_grad_gives_the_value_alone() -> None:
     assert not value.requires_grad
 
 
+def test_without_an_epsilon_a_signed_root_may_be_0() -> None:
+    w = nn.Parameter(torch.tensor([2.0, 1.0]))
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=2, eps=0.0)
+    root = w - 2
+    optimizer.loss(root.square() / 2, torch.arange(2), root=root).backward()
+    optimizer.step()
+    torch.testing.assert_close(optimizer.aux.values, torch.tensor([0.0, -0.1]))
+
+
+@pytest.mark.filterwarnings("ignore:a loss is")
+@pytest.mark.parametrize("penalty", ["square", "huber", "logcosh", torch.tanh])
+def test_an_infinite_loss_moves_no_z(penalty: Any) -> None:
+    """Also where the penalty's slope is bounded."""
+    w = nn.Parameter(torch.ones(2))
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=2, penalty=penalty)
+    optimizer.loss((w - 2).square() * torch.tensor([math.inf, 1.0]), torch.arange(2)).backward()
+    optimizer.step()
+    assert optimizer.aux.values[0] == 0
+    assert optimizer.aux.values[1] > 0
+
+
 @given(
     index=st.lists(st.integers(-5, 8), min_size=1, max_size=6),
     losses=st.lists(st.floats(width=32), min_size=1, max_size=6),
 )
+@example(index=[0], losses=[math.inf])
+@example(index=[0], losses=[math.nan])
 @settings(max_examples=200, deadline=None)
 @pytest.mark.filterwarnings("ignore:a loss is")
 def test_anything_at_all_is_taken_or_refused_and_z_stays_finite(index: list[int], losses: list[float]) -> None:

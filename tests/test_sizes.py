@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import CASES, Case
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mirrordescent as md
 from mirrordescent.sizes import curvature, usual_size
@@ -36,6 +37,30 @@ def test_the_usual_size_is_that_of_matrices() -> None:
     sizes = {usual_size(some) for some in (model.parameters(), model.named_parameters(), groups, model.weight)}
     assert len(sizes) == 1
     assert usual_size([torch.full((2, 2), 3 + 4j)]) == pytest.approx(5)
+
+
+def test_where_weights_are_negative_so_is_the_one_that_is_looked_at() -> None:
+    def refusing(w: torch.Tensor) -> torch.Tensor:
+        if bool((w >= 0).any()):
+            raise ValueError("w must be < 0")
+        return -(-w).log()
+
+    with pytest.warns(UserWarning, match="does not go beyond"):
+        psi = md.Convex(refusing, domain=(-math.inf, 0.0))
+    w = nn.Parameter(torch.tensor([-1.0, -2.0]))
+    w.grad = torch.ones(2)
+    md.SMD([w], 0.1, psi).step()
+    torch.testing.assert_close(-1 / w.detach(), torch.tensor([1.0, 0.5]) - 0.1)  # ∇ψ(w) = −1/w
+    assert curvature(psi, 2.0) == pytest.approx(0.25, rel=1e-4)
+    with pytest.raises(ValueError, match=r"is not defined at weights of the usual size, 2"):
+        curvature(md.Convex(lambda w: (w**2 - 1) ** 2 / 4 + w**2, domain=(-1.0, 1.0)), 2.0)
+
+
+def test_an_optimizer_can_be_made_without_memory() -> None:
+    with FakeTensorMode():
+        model = nn.Linear(3, 2)
+        for potential in ("l2", "q=3", "entropy"):
+            md.SMD(model.parameters(), 0.1, potential)
 
 
 @pytest.mark.parametrize(("q", "weight"), [(1.1, 0.02), (3, 0.5), (10, 0.05)])

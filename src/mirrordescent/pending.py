@@ -212,9 +212,9 @@ class Pending:
         return torch.cat([b.index for b in self.batches]), torch.cat([b.slope for b in self.batches])
 
     def count(self) -> Tensor | int:
-        """|B|, the number of samples whose gradients are there."""
-        sizes = [batch.alive * len(batch.index) for batch in self.batches] or [1]  # there is nothing to divide by it
-        return sum(sizes[1:], start=sizes[0])
+        """|B|, the number of samples whose gradients are there; at least 1, as slopes are divided by it."""
+        total = sum(batch.alive * len(batch.index) for batch in self.batches)
+        return total.clamp_min(1) if isinstance(total, Tensor) else max(total, 1)
 
 
 def gradients(params: list[Tensor]) -> list[Tensor]:

@@ -211,6 +211,8 @@ class RMD(SMD):
         check_losses(losses, root, group["reduction"])
         aux = self.aux
         index = checked_index(index, losses, len(aux))
+        if not torch.is_grad_enabled():  # a validation, perhaps elsewhere: z stays where a captured step writes to it
+            return working(losses).mean()
         if aux.values.device != losses.device:  # the model has moved since the optimizer was made
             aux.to(losses.device)
         index = index.to(losses.device, non_blocking=True) if losses.device.type != "cpu" else index.clone()
@@ -226,8 +228,6 @@ class RMD(SMD):
             d = finite(d.to(aux.values.dtype))  # whatever a user's own penalty returns
             value = L.mean()
         through = losses if root is None else root
-        if not torch.is_grad_enabled():
-            return value
         if not through.requires_grad:
             raise ValueError(
                 f"{'losses' if root is None else 'root'} has no graph (detached, or no parameter requires a gradient), "
@@ -286,7 +286,9 @@ class RMD(SMD):
 
     def _clip(self, grads: list[Tensor], max_norm: float) -> tuple[Tensor, Tensor]:
         """Scale the gradients down to a norm; returns the norm that they had, and the factor, for z's step as well."""
-        total = everywhere(torch.nn.utils.get_total_norm([working(g) if g.is_floating_point() else g for g in grads]))
+        # 16-bit types may not hold a norm, and copies of all gradients in float32 would take twice their memory
+        short = [torch.linalg.vector_norm(g, dtype=torch.float32) for g in grads if g.element_size() == 2]
+        total = everywhere(torch.nn.utils.get_total_norm([*short, *(g for g in grads if g.element_size() > 2)]))
         scale = getattr(self, "grad_scale", None)  # of a GradScaler that leaves unscaling to a fused step
         if scale is not None:
             total = total / scale.to(total).reshape(())
@@ -306,7 +308,7 @@ class RMD(SMD):
             return
         self._make_ball()
         grads = gradients(self._params())
-        if self._pending and grads[0].device.type == "cpu":
+        if self._pending:
             self._pending.drop_what_was_thrown_away(grads)
         self._pending.take_what_was_put_there_by_hand(grads)
         if not self._pending and self._ranks.number == 1:
@@ -397,10 +399,10 @@ class RMD(SMD):
     def _grow_older(self, rate: float | Tensor, size: int, batches: int) -> None:
         """Add a step on z, for `size` samples in so many batches, to the age of z."""
         group, aux = self.param_groups[0], self.aux
-        captured = aux.values.is_cuda and torch.cuda.is_current_stream_capturing()  # its replays are not seen here
         otherwise = group["max_norm"] is not None or group["penalty"] != "square"
         skipped = getattr(self, "found_inf", None) is not None  # perhaps: only the device knows
-        if isinstance(rate, Tensor) or captured or otherwise or skipped or torch.compiler.is_compiling():
+        unseen = torch.compiler.is_compiling() or (aux.values.is_cuda and torch.cuda.is_current_stream_capturing())
+        if isinstance(rate, Tensor) or otherwise or skipped or unseen:  # a captured step is replayed without Python
             aux.grow_older(None)
             return
         visits = float(1 if group["lam_convention"] == "objective" else size)  # each by 1/|B| of the rate

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from mirrordescent.base import Potential
-from mirrordescent.inputs import number
+from mirrordescent.inputs import number, working
+from mirrordescent.sharded import everywhere
 from mirrordescent.specs import potential as as_potential
 
 NEARBY = 1e-3  # relative distance of the points of a difference quotient
@@ -62,10 +63,13 @@ class FarOff:
 
 def far_off(params: Iterable[Any], potential: Potential, lr: float) -> FarOff | None:
     """A `FarOff` if lr is far off; None if it is not, if ψ is SGD's own, and if nothing can be said."""
-    if lr == 0 or not potential.separable or potential.linear == 1 or (potential.live and not potential.uniform):
+    if lr == 0 or potential.linear == 1:
         return None
-    usual = usual_size(params)
-    there = curvature(potential, usual) if usual else 0.0
+    try:
+        usual = usual_size(params)
+        there = curvature(potential, usual)
+    except ValueError:
+        return None
     if not 0 < lr * there < math.inf:  # ψ'' may overflow or underflow
         return None
     alike = lr / there
@@ -78,8 +82,9 @@ def usual_size(params: Iterable[Any]) -> float:
     held = [w for w in held if w.dim() > 1] or held
     if not held:
         raise ValueError("params is empty")
-    squares = sum(float(w.abs().double().square().sum()) for w in held)
-    return math.sqrt(squares / max(1, sum(w.numel() for w in held)))
+    norms = [everywhere(torch.linalg.vector_norm(w if w.is_complex() else working(w))) for w in held]
+    whole = torch.linalg.vector_norm(torch.stack([norm.to(norms[0]) for norm in norms]))  # one look for all of them
+    return float(whole) / math.sqrt(max(1, sum(w.numel() for w in held)))
 
 
 def _groups(params: Iterable[Any]) -> list[Any]:
@@ -103,17 +108,22 @@ def _tensors(params: Iterable[Any]) -> Iterator[Tensor]:
             )
 
 
-def curvature(psi: Potential, weight: float) -> float:
-    """ψ'' at one weight, by a difference quotient.
+def curvature(psi: Potential, size: float) -> float:
+    """ψ'' at a weight of this size, by a difference quotient; at a negative weight if ψ is defined there alone.
 
-    Raises ValueError if ψ'' differs between weights of that size, and for a weight of 0 unless ψ'' is constant.
+    Raises ValueError if ψ'' differs between weights of that size, for weights outside of ψ's domain, and for a size of
+    0 unless ψ'' is constant.
     """
     if not psi.separable or (psi.live and not psi.uniform):
         raise ValueError(f"{psi.spec} has no curvature that is the same for every weight")
     if psi.linear is not None:
         return psi.linear
-    if weight == 0:
+    if size == 0:
         raise ValueError("the weights are all 0, so they have no usual size; initialise them as for training first")
-    around = weight * torch.tensor([1 - NEARBY, 1 + NEARBY], dtype=torch.float64, device="cpu")
+    reach = NEARBY * size
+    sides = [w for w in (size, -size) if psi.domain[0] < w - reach and w + reach < psi.domain[1]]
+    if not sides:
+        raise ValueError(f"{psi.spec} is not defined at weights of the usual size, {size:.2g}")
+    around = torch.tensor([sides[0] - reach, sides[0] + reach], dtype=torch.float64, device="cpu")
     low, high = psi.gradient(around).tolist()
-    return float(high - low) / (2 * NEARBY * weight)
+    return float(high - low) / (2 * reach)

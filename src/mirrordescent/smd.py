@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Set
 from typing import Any, overload
@@ -308,8 +309,9 @@ def _is_foreign(x: object) -> bool:
 
 
 def _has_values(w: Tensor) -> bool:
-    """Whether w has values yet: not on the meta device, nor in a lazy module before its first use."""
-    return not w.is_meta and not is_lazy(w)
+    """Whether w has values: not on the meta device, in a lazy module before its first use, or in FakeTensorMode."""
+    fakes = sys.modules.get("torch._subclasses.fake_tensor")  # loaded by whoever makes some
+    return not (w.is_meta or is_lazy(w) or (fakes is not None and isinstance(w, fakes.FakeTensor)))
 
 
 def _check_keys(group: Mapping[str, Any], known: Set[str] = frozenset()) -> None:
