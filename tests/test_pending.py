@@ -183,7 +183,7 @@ def test_micro_batches_by_their_shares_or_a_scalers_factor_are_as_they_should_be
 
 def test_micro_batches_are_looked_at_once() -> None:
     optimizer = accumulated([0.5, 0.5])
-    assert optimizer._stability._several == copy.deepcopy(optimizer)._stability._several == 3
+    assert optimizer._stability._steps == copy.deepcopy(optimizer)._stability._steps == [0, 3]
 
 
 Passes = Callable[[md.RMD, nn.Parameter, Tensor, "list[Tensor]"], None]

@@ -198,6 +198,33 @@ def stepped(optimizer: md.RMD, size: int) -> None:
     optimizer.zero_grad()
 
 
+@pytest.mark.parametrize("reduction", ["sample", "batch"])
+def test_a_factor_on_the_loss_is_told_once(reduction: str) -> None:
+    w = nn.Parameter(torch.ones(1))
+    optimizer = md.RMD([w], lr=0.001, lam=1.0, num_samples=4, reduction=reduction)
+
+    def step(factor: float) -> None:
+        (factor * optimizer.loss(w.square().expand(4), torch.arange(4))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step(5.0)
+    step(5.0)
+    with pytest.warns(UserWarning, match="the loss went backward times 5: w moves so many times as far"):
+        step(5.0)
+    step(5.0)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.25, 2.0**16])
+def test_a_share_and_a_scalers_factor_are_no_weight_on_the_loss(factor: float) -> None:
+    w = nn.Parameter(torch.ones(1))
+    optimizer = md.RMD([w], lr=1e-7, lam=1e-6, num_samples=4)
+    for _ in range(5):
+        (factor * optimizer.loss(w.square().expand(4), torch.arange(4))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def test_a_smaller_batch_is_told_once_under_the_papers_convention() -> None:
     optimizer = md.RMD([torch.nn.Parameter(torch.ones(1))], lr=0.1, lam=1.0, num_samples=8)
     stepped(optimizer, 4)

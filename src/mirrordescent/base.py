@@ -67,7 +67,8 @@ class Potential(ABC):
             cls.spec, cls.live, cls._named_by_us = f"class {cls.__name__}", True, True
         if changed:
             cls.uniform = cls.__dict__.get("uniform", False)  # it may have a number for each weight
-            setattr(cls, "linear", property(lambda self: None, lambda self, value: None))  # noqa: ARG005, B010
+            if "linear" not in cls.__dict__:
+                setattr(cls, "linear", property(lambda self: None, lambda self, value: None))  # noqa: ARG005, B010
 
     @abstractmethod
     def _terms(self, w: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class Batch:
 
     index: Tensor  # (batch,)
     slope: Tensor  # (batch,) ℓ̂'_i
-    factor: Tensor | None = None  # of its loss in the backward pass: 1, or its share of several batches
+    factor: Tensor  # of its loss in the backward pass: 1, or its share of several batches
     # 0 if its gradient turned out to have been thrown away, which only the device may know; else 1
     alive: Tensor | int = 1
     # its backward pass: the engine's number for it, a token that lives while it is under way, whether it has ended, and
@@ -101,13 +101,13 @@ class Pending:
         self.batches, self.witness = list(state["batches"]), []
         self.aside = [(batch, []) for batch in state.get("aside", ())]
 
-    def add(self, batch: Batch, factor: Tensor, params: list[Tensor], node: Node) -> None:
-        """Add a batch whose loss, `node`, goes backward now, times `factor`; drop those whose gradients are gone."""
+    def add(self, batch: Batch, params: list[Tensor], node: Node) -> None:
+        """Add a batch whose loss, `node`, goes backward now; drop those whose gradients are gone."""
         task, this = torch._C._current_graph_task_id(), Pass()
         self.drop_what_broke_off()
         if self.batches and self.batches[-1].task != task:  # several losses may go backward in one pass
             self.drop_what_was_thrown_away(gradients(params))
-        batch = replace(batch, factor=factor, task=task, going=weakref.ref(this))
+        batch.task, batch.going = task, weakref.ref(this)
         self.batches.append(batch)
         before = [(weakref.ref(g), g._version) for g in gradients(params)]
         # Only when the whole pass has ended do the parameters have their gradients.

@@ -233,13 +233,13 @@ class RMD(SMD):
                 f"{'losses' if root is None else 'root'} has no graph (detached, or no parameter requires a gradient), "
                 "so backward() would reach no weight"
             )
-        went_backward = partial(self._went_backward, Batch(index, d))
+        went_backward = partial(self._went_backward, index, d)
         # (torch gives `apply` no types)
         result: Tensor = _WeightedMean.apply(through, value, weight, went_backward)  # type: ignore[no-untyped-call]
         return result
 
-    def _went_backward(self, batch: Batch, factor: Tensor, node: Node) -> None:
-        self._pending.add(batch, factor.detach(), self._params(), node)
+    def _went_backward(self, index: Tensor, slope: Tensor, factor: Tensor, node: Node) -> None:
+        self._pending.add(Batch(index, slope, factor.detach()), self._params(), node)
 
     def _reject(self, losses: Tensor, index: Tensor, eps: float) -> Tensor | None:
         """Which samples to leave out, after counting them; None on a CPU, where a bad one raises at once."""

@@ -23,7 +23,7 @@ class Stability:
 
     def __init__(self) -> None:
         self._told: set[str] = set()
-        self._several = 0  # steps so far that were for several batches
+        self._steps = [0, 0]  # so far: of a single batch, of several
         self._small = 0  # steps in a row whose batch is too small for z to settle
         self._largest = 0  # the largest batch so far
 
@@ -51,7 +51,7 @@ class Stability:
         self._look(share, name, in_all(share, momentum), f"{name}/(1 - momentum)")
         self._look_for_repeats(index, share, name)
 
-    def look_at_sizes(self, batches: Sequence[tuple[int, Tensor | None]]) -> None:
+    def look_at_sizes(self, batches: Sequence[tuple[int, Tensor]]) -> None:
         """Under the paper's convention, warn of a batch smaller than an earlier one: its samples weigh more.
 
         batches: size and factor of each that is part of the step. If there are several, or the one was scaled down,
@@ -60,16 +60,20 @@ class Stability:
         if torch.compiler.is_compiling() or len(batches) != 1:
             return
         size, factor = batches[0]
-        if factor is not None and factor.device.type == "cpu" and float(factor) < 1:
-            return
-        if 0 < size < self._largest:
+        if 0 < size < self._largest and not self._is_scaled_down(factor):
             self._warn(
                 "uneven",
                 f"a batch of {size} after one of {self._largest}: its samples weigh more, as the loss has the weight "
-                "lam / batch size in the objective. Leave out a last, smaller batch (drop_last=True), or take "
-                "lam_convention='objective', which weighs all samples alike (and has another scale of lam)",
+                "lam / batch size in the objective. Make all batches of one size (drop_last=True leaves out a last, "
+                "smaller one), or take lam_convention='objective', which weighs all samples alike (and has another "
+                "scale of lam)",
             )
         self._largest = max(self._largest, size)
+
+    def _is_scaled_down(self, factor: Tensor) -> bool:
+        if "uneven" in self._told or (factor.is_cuda and not may_wait()):
+            return False
+        return float(factor) < 1
 
     def look_at_small(self, share: float, name: str, size: int, *, refuse: bool) -> None:
         """Under the objective's convention, warn of a batch that is too small for z to settle.
@@ -86,22 +90,29 @@ class Stability:
                 "leave it out (drop_last=True), or draw the batches anew in every epoch (shuffle=True)",
             )
 
-    def look_at_factors(self, factors: Sequence[Tensor | None]) -> None:
+    def look_at_factors(self, factors: Sequence[Tensor]) -> None:
         """Warn if the batches of one step were not scaled by their shares, so that the factors add up to 1.
 
-        Checked once, at the HABIT-th step with several batches, as reading factors on a GPU makes the host wait. If the
-        factors add up to the number of batches, nobody has scaled them; any other sum may be a GradScaler's doing.
+        Checked once for single batches and once for several, at the HABIT-th such step, as reading factors on a GPU
+        makes the host wait. If the factors of several add up to their number, nobody has scaled them. Any other sum may
+        be a GradScaler's doing: its factor is a power of 2, or nearly always, and the step undoes it.
         """
-        if len(factors) < 2 or self._several >= HABIT or torch.compiler.is_compiling():
+        if not factors or torch.compiler.is_compiling():
             return
-        known = [factor for factor in factors if factor is not None]
-        if any(factor.is_cuda for factor in known) and not may_wait():
+        several = len(factors) > 1
+        if self._steps[several] >= HABIT or (any(factor.is_cuda for factor in factors) and not may_wait()):
             return
-        self._several += 1
-        if self._several < HABIT or len(known) < len(factors):
+        self._steps[several] += 1
+        if self._steps[several] < HABIT:
             return
-        total = sum(float(factor) for factor in known)
-        if abs(total - len(factors)) < 0.01 * len(factors):
+        total = sum(float(factor) for factor in factors)
+        if not several and total > 1 and not math.log2(total).is_integer():
+            self._warn(
+                "factor",
+                f"the loss went backward times {total:.3g}: w moves so many times as far, and z does not, as if lam "
+                "were so many times as large. To weigh the loss, change lam",
+            )
+        if several and abs(total - len(factors)) < 0.01 * len(factors):
             self._warn(
                 "factors",
                 f"the losses of {len(factors)} batches went backward before one step, with factors that add up to "
