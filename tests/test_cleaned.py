@@ -207,6 +207,23 @@ def test_parquet_keeps_its_types(tmp_path: Path) -> None:
         assert table["label"].to_pylist()[1:] == column.take(pyarrow.array(kept)).to_pylist()[1:]
 
 
+@pytest.mark.parametrize(
+    ("first", "step", "name"), [(100, 1, "rid"), (0, 1, "rid"), (7, -3, None), (0, 1, None), (5, 1, "n")]
+)
+def test_row_labels_of_pandas_stay_with_their_rows(first: int, step: int, name: str | None, tmp_path: Path) -> None:
+    """Also where the file has but their first and their step."""
+    pandas = pytest.importorskip("pandas")
+    path, out = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    labels = pandas.RangeIndex(first, first + step * N, step, name=name)
+    frame = pandas.DataFrame({"n": [i * i % 7 for i in range(N)], "label": LABELS}, index=labels)
+    frame.to_parquet(path)
+    cleaned(path, out, 2, 7)
+    expected = frame.drop(index=[labels[2], labels[7]])
+    if (first, step, name) == (0, 1, None):
+        expected = expected.reset_index(drop=True)
+    pandas.testing.assert_frame_equal(pandas.read_parquet(out), expected)
+
+
 # --- what is refused ---
 
 

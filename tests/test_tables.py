@@ -127,6 +127,7 @@ def test_what_each_column_becomes_is_told(tmp_path: Path) -> None:
     assert table.data.notes == (
         "label column: target",
         "test set: 2 rows of t.csv",
+        "read as numbers: number",
         "missing numbers replaced by the median: number (3)",
         "left out, constant: constant",
         "text columns as one-hot: word (3 levels)",
@@ -184,6 +185,24 @@ def test_odd_cells_and_row_numbers_are_told() -> None:
     assert "left out, row numbers: id" in table.data.notes
     told = "column 'a', line 4: 'unknown' is not a number, taken as missing (1 such)"
     assert any(told in note for note in table.data.notes)
+
+
+@pytest.mark.parametrize("step", [1, 7, -2])
+def test_what_counts_the_rows_is_left_out(step: int) -> None:
+    columns: Columns = {"id": [1000 + step * i for i in range(60)], "a": [i * i % 7 for i in range(60)]}
+    table = prepared({**columns, "y": [0, 1] * 30})
+    assert table.features == ("a",)
+    assert "left out, row numbers: id" in table.data.notes
+    assert prepared({**columns, "half": [i / 2 for i in range(60)], "y": [0, 1] * 30}).features == ("a", "half")
+
+
+def test_what_may_be_an_id_is_told() -> None:
+    """It stays an input: a rank or a salary may be different in every row, too."""
+    shuffled = [(37 * i) % 90 for i in range(90)]
+    table = prepared({"id": shuffled, "size": [i + 0.5 for i in shuffled], "a": [0, 1, 2] * 30, "y": [0, 1] * 45})
+    assert table.features == ("id", "size", "a")
+    assert "whole numbers, every one different; --without leaves out an ID: id" in table.data.notes
+    assert "read as numbers: id, size, a" in table.data.notes
 
 
 def test_forms_of_text_tables(tmp_path: Path) -> None:
@@ -345,6 +364,10 @@ def test_parquet_that_is_none_and_odd_columns(tmp_path: Path, monkeypatch: pytes
     assert table.features == ("kind=a", "kind=b")
     assert table.data.class_names == ("1", "2")
     assert table.table.place(0).endswith("a.parquet, row 1")
+    text = pyarrow.array([b"a", b"\xff"], pyarrow.binary()).view(pyarrow.string())
+    parquet.write_table(pyarrow.table({"label": ["a", "b"], "note": text}), path)
+    with pytest.raises(DataError, match=r"a\.parquet, column 'note': holds text that is not UTF-8; write it anew"):
+        prepare_table(path)
     parquet.write_table(pyarrow.Table.from_arrays([pyarrow.array([1]), pyarrow.array([2])], ["a", "a"]), path)
     with pytest.raises(DataError, match="more than one column is called 'a'"):
         prepare_table(path)

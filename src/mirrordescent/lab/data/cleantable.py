@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -100,7 +102,7 @@ class TableOrigin:
                 taken[row], kept[row] = rows[givers[i]], bool(keep[i])
             at = content.schema.get_field_index(label)
             content = content.set_column(at, content.schema.field(at), column.take(pyarrow.array(taken)))
-            content = content.filter(pyarrow.array(kept))
+            content = _with_row_labels(content).filter(pyarrow.array(kept))
             groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
             codec = {"UNCOMPRESSED": "NONE", "LZ4_RAW": "LZ4"}.get(
                 groups[0].column(0).compression, groups[0].column(0).compression
@@ -119,3 +121,28 @@ class TableOrigin:
         names = label_names(kept, lambda i: f"{out}, sample {i}")
         usual = spellings(names)
         class_names([usual.get(name, name) for name in names], f"{out}, column {self.prepared.label!r}")
+
+
+def _with_row_labels(content: Any) -> Any:
+    """A table of pyarrow's with row labels of pandas as a column, where the file has them as a range only.
+
+    Labels that count from 0 are left to count anew.
+    """
+    import pyarrow
+
+    known = content.schema.pandas_metadata or {}
+    for i, label in enumerate(known.get("index_columns", ())):
+        if not isinstance(label, dict) or label["kind"] != "range":
+            continue
+        name, first, step = label["name"], label["start"], label["step"]
+        if (name, first, step) == (None, 0, 1):
+            continue
+        field = name if name is not None and name not in content.column_names else f"__index_level_{i}__"
+        values = range(first, first + step * content.num_rows, step)
+        content = content.append_column(field, pyarrow.array(values, pyarrow.int64()))
+        kind = {"pandas_type": "int64", "numpy_type": "int64", "metadata": None}
+        known["index_columns"][i] = field
+        known["columns"].append({"name": name, "field_name": field, **kind})
+        told = {**content.schema.metadata, b"pandas": json.dumps(known).encode()}
+        content = content.replace_schema_metadata(told)
+    return content

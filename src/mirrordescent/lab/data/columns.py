@@ -27,7 +27,7 @@ DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}
 NORMAL = 1.349  # width of the middle half of a normal distribution, in standard deviations
 LONG = 1.8  # times the standard deviation that the middle half suggests; beyond that, tails are long
 FILLERS = 3  # cells at least that hold a number, for it to stand for a missing one
-ENOUGH = 50  # numbers at least, to judge their tails
+ENOUGH = 50  # numbers at least, to judge their tails, or whether they are IDs
 FARTHEST = 1e6  # standard deviations; a test value may lie anywhere, but float32 must hold it
 
 
@@ -81,6 +81,7 @@ def features_of(
             continue
         others = _plain(test.cells(name), how)  # read the same way as the training set
         if kind == "numbers":
+            told.setdefault("read as numbers", []).append(name)
             for what in () if how is None else how.told:
                 told.setdefault(what, []).append(name)
             values, test_values = _numbers(name, train, cells, notes), _numbers(name, test, others, notes)
@@ -90,6 +91,8 @@ def features_of(
                     f"{filler:g} in {name} ({count:,})"
                 )
                 values, test_values = (v.masked_fill(v == filler, math.nan) for v in (values, test_values))
+            if _all_different(values):
+                told.setdefault("whole numbers, every one different; --without leaves out an ID", []).append(name)
             blocks.append(_number_block(name, values, test_values, told))
         else:
             blocks.append(_text_block(name, cells, others))
@@ -131,8 +134,11 @@ def _kind_of_numbers(numbers: list[float | None], rows: list[int]) -> str:
     values = [math.nan if number is None else number for number in numbers]  # NaN differs even from itself
     if all(value == values[0] for value in values):
         return "constant"
-    counts_up = all(value - row == values[0] - rows[0] for value, row in zip(values, rows, strict=True))
-    return "row numbers" if counts_up and len(rows) >= 10 else "numbers"
+    if len(rows) < 10:
+        return "numbers"
+    step = (values[1] - values[0]) / (rows[1] - rows[0])  # 1, or another whole number, as in 1000, 1010, 1020
+    counts = all(value - values[0] == step * (row - rows[0]) for value, row in zip(values, rows, strict=True))
+    return "row numbers" if counts and step.is_integer() and values[0].is_integer() else "numbers"
 
 
 def _number_block(name: str, values: Tensor, test_values: Tensor, told: dict[str, list[str]]) -> _Block:
@@ -166,6 +172,11 @@ def _numbers(name: str, part: Part, cells: list[Cell], notes: list[str]) -> Tens
             f"{part.place(odd[0], name)}: {cells[odd[0]]!r} is not a number, taken as missing ({len(odd):,} such)"
         )
     return torch.tensor([math.nan if number is None else number for number in numbers], dtype=torch.float64)
+
+
+def _all_different(values: Tensor) -> bool:
+    """Whether these are whole numbers of which each is there once, as an ID's are."""
+    return len(values) >= ENOUGH and bool((values == values.round()).all()) and len(values.unique()) == len(values)
 
 
 def _filler(values: Tensor) -> float | None:
