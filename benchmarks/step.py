@@ -45,7 +45,7 @@ def rmd_step(optimizer: md.RMD) -> Callable[[], object]:
     """RMD's step alone, of w and z, with the batch and the gradients already there."""
     index = torch.arange(128, device=device())
     slope = torch.full((128,), -0.1, device=device())
-    batch = Batch(index, slope, ended=True)
+    batch = Batch(index, slope, torch.ones((), device=device()), ended=True)
 
     def step() -> None:
         optimizer._pending.batches.append(batch)

@@ -441,7 +441,7 @@ def test_a_subclass_that_changes_anything_takes_no_shortcut(name: str) -> None:
     assert kind().linear is None
     assert (2 * kind()).linear is None
     says_so = type("Said", (md.L2,), {name: changed, "__module__": "elsewhere", "linear": 2.0})
-    assert says_so.linear == 2.0
+    assert says_so().linear == 2.0
 
 
 WIDE = [case for case in CASES if case.inverse is not None or not case.potential.separable]

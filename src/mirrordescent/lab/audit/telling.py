@@ -24,6 +24,8 @@ from mirrordescent.suspicion import RARE
 SHOWN = 1000  # samples with their picture or row on the page
 BINS = 60
 SMALL = 500  # samples, below which numbers are rough
+HARDLY = 0.25  # part of what the first network finds wrong; with less the second one finds hardly anything
+FEW = 0.02  # share of wrong labels up to which the two are not compared
 FAR = 0.1  # how far the share that the second network contradicts may exceed the estimate without a warning
 
 
@@ -104,6 +106,17 @@ def _doubts(audited: Audited) -> Iterator[str]:
         )
     if audited.unchecked:
         yield f"There is no second opinion: {audited.unchecked}."
+    elif check is None:
+        yield (
+            "No second network has checked this estimate (--no-check): where classes overlap it may be far too high, "
+            "and where labels were learnt by heart far too low."
+        )
+    if check is not None and not check.in_vain and check.wrong < HARDLY * check.first and check.first > FEW:
+        yield (
+            f"The second network takes hardly any of the labels that it judged for wrong ({100 * check.wrong:.1f} %; "
+            f"the first network {100 * check.first:.1f} %): what is flagged may be samples that are hard to tell "
+            "apart, with the right labels of a small class among them. Look at them before you drop any."
+        )
     if check is not None and not check.in_vain and check.contradicted > audited.found.noise + FAR:
         yield (
             "A second network, which had not seen the labels that it judged, contradicts far more of them "
