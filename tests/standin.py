@@ -25,6 +25,8 @@ from mirrordescent.lab import job
 CUDA = torch.device("cuda", 0)
 INSIDE = torch.device("meta")  # what PyTorch takes it for: every build has this device, and autograd works there
 LOOKS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::masked_select", "aten::nonzero"}
+LOOKS |= {"aten::_unique2", "aten::bincount", "aten::repeat_interleave", "aten::unique_consecutive"}
+INDEXED = {"aten::index", "aten::index_put", "aten::index_put_"}  # by a mask they look where it is true
 
 
 class There(Tensor):
@@ -135,7 +137,8 @@ class Machine(TorchDispatchMode):
             return func(*args, **kwargs)
         if self.forbidden or self.graph is not None:
             name = func.name().partition(".")[0]
-            assert name not in LOOKS, f"{name} makes the host wait"
+            looks = name in LOOKS or (name in INDEXED and any(t.dtype == torch.bool for t in tensors(args[1])))
+            assert not looks, f"{name} makes the host wait"
             crossed = back or any(t.dim() for t in given if not isinstance(t, There))
             assert not crossed, f"{name} copies between devices"
         if device is not None:

@@ -19,7 +19,17 @@ def test_it_is_one_while_it_lasts() -> None:
 
 
 @pytest.mark.parametrize(
-    "look", [bool, float, torch.Tensor.nonzero, lambda t: t[t > 0]], ids=["bool", "float", "nonzero", "mask"]
+    "look",
+    [
+        bool,
+        float,
+        torch.Tensor.nonzero,
+        torch.Tensor.unique,
+        lambda t: t[t > 0],
+        lambda t: t.reshape(1).index_put_((t.reshape(1) > 0,), t),
+        lambda t: t.long().reshape(1).bincount(),
+    ],
+    ids=["bool", "float", "nonzero", "unique", "mask", "put", "count"],
 )
 def test_looking_is_found(look: object) -> None:
     assert callable(look)
