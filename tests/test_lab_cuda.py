@@ -33,7 +33,7 @@ from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import read
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.stem import Stem, convolved
-from mirrordescent.lab.sweep import Work
+from mirrordescent.lab.sweep import Finished, Work
 from mirrordescent.lab.train import train
 
 pytestmark = pytest.mark.cuda
@@ -458,6 +458,30 @@ def test_a_run_that_fails_says_so_and_the_others_go_on(tmp_path: Path, monkeypat
     assert sorted(end.status for end in ended) == ["done", "done", "failed"]
     broken = read(works[1].root / run.id)
     assert (broken.status, broken.reason) == ("failed", "it is full")
+
+
+@STANDIN
+@pytest.mark.parametrize("when", [Progress, Finished])
+def test_a_listener_that_fails_cuts_runs_off_and_fails_none(when: type, tmp_path: Path) -> None:
+    """Whether it hears where a run is, or that one has ended; all that is not done goes on later."""
+
+    def listener(event: Progress | Finished) -> None:
+        if isinstance(event, when) and (isinstance(event, Finished) or event.epoch > 0):
+            raise BrokenPipeError("the reader is gone")
+
+    runs = [dataclasses.replace(small(RUNS[1]), epochs=epochs) for epochs in (1, 3)]
+    works = [Work(run, pictures(), tmp_path) for run in runs]
+    with pytest.raises(BrokenPipeError, match="the reader is gone"):
+        side_by_side(works, Keeping(tmp_path), Place("cuda", deterministic=True), at_once=2, watch=listener)
+    assert [read(tmp_path / run.id).status for run in runs] == ["done", "interrupted"]
+    side_by_side(works, Keeping(tmp_path), Place("cuda", deterministic=True))
+    again = [read(tmp_path / run.id).rows for run in runs]
+    side_by_side(
+        [dataclasses.replace(work, root=tmp_path / "whole") for work in works],
+        Keeping(tmp_path / "whole"),
+        Place("cuda", deterministic=True),
+    )
+    assert again == [read(tmp_path / "whole" / run.id).rows for run in runs]
 
 
 @STANDIN

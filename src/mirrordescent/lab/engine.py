@@ -130,16 +130,30 @@ class _Side:
         *,
         compile_forward: bool,
     ) -> None:
-        self.keeping, self.place, self.hear, self.locks = keeping, place, hear, locks
+        self.keeping, self.place, self.listener, self.locks = keeping, place, hear, locks
         self.compile_forward = compile_forward
         self.waiting: deque[Work] = deque()
         self.active: list[Loop] = []
         self.folders: dict[Loop, contextlib.ExitStack] = {}  # the lock on each run's folder
         self.told: set[Path] = set()  # folders that another process has, and that were reported
         self.ended: list[Finished] = []
+        self.unheard: BaseException | None = None  # with which the listener failed
 
     def go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
-        """Train until all runs have ended, or until `stop()`."""
+        """Train until all runs have ended, or until `stop()`, or until the listener fails, whose error is then raised."""
+        self._go(works, at_once, lambda: self.unheard is not None or stop())
+        if self.unheard is not None:
+            raise self.unheard
+
+    def hear(self, event: Progress | Finished) -> None:
+        """Tell the listener. What goes wrong there ends no run as failed: all are cut off, as by Ctrl-C."""
+        try:
+            if self.unheard is None:
+                self.listener(event)
+        except BaseException as error:  # rich leaves by SystemExit where nobody reads any more
+            self.unheard = error
+
+    def _go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
         self.waiting.extend(works)
         while (self.waiting or self.active) and not stop():
             for _ in range(len(self.waiting)):
