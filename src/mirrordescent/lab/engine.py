@@ -140,7 +140,7 @@ class _Side:
         self.unheard: BaseException | None = None  # with which the listener failed
 
     def go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
-        """Train until all runs have ended, or until `stop()`, or until the listener fails, whose error is then raised."""
+        """Train until all runs have ended, until `stop()`, or until the listener fails, whose error is then raised."""
         self._go(works, at_once, lambda: self.unheard is not None or stop())
         if self.unheard is not None:
             raise self.unheard
