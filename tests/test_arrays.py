@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,58 @@ def test_what_is_refused(arrays: dict[str, Any], message: str, tmp_path: Path) -
         load(tmp_path, **arrays)
     assert "\n" not in str(caught.value)
     assert str(tmp_path / "a.npz") in str(caught.value)
+
+
+def member(header: bytes) -> bytes:
+    """An array file with this header, and nothing behind it."""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no array",
+        b"\x93NUMPY\x01\x00",
+        member(b"garbage("),
+        member(b"[" * 5000),
+        *(
+            member(f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}}}".encode())
+            for descr, shape in (
+                ("<f8", "(1000000000000, 5)"),
+                ("<f8", "(99999999999999999999, 5)"),
+                ("<f8", "(True, 5)"),
+                ("<f8", "(-2, 5)"),
+                ("<U500000000", "(500,)"),
+            )
+        ),
+    ],
+    ids=lambda content: str(content)[:80],
+)
+@pytest.mark.parametrize("name", ["x.npy", "x"])
+def test_whatever_a_member_holds_is_read_or_told_in_one_line(name: str, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(name, content)
+    with pytest.raises(
+        DataError, match=r"a\.npz, array 'x': (is damaged|is no array|does not fit into memory)"
+    ) as told:
+        prepare_arrays(path)
+    assert "\n" not in str(told.value)
+
+
+# a byte of each member's two headers: encrypted, compressed in an unknown way, made for a later version of zip
+@pytest.mark.parametrize(("at", "value"), [(2, 1), (4, 77), (0, 99)])
+def test_a_member_that_zipfile_does_not_take(at: int, value: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, x=VECTORS, y=LABELS)
+    content = bytearray(path.read_bytes())
+    for mark, skip in ((b"PK\x03\x04", 4), (b"PK\x01\x02", 6)):
+        content[content.index(mark) + skip + at] = value
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.npz(, array 'x': is damaged| cannot be read as)") as told:
+        prepare_arrays(path)
+    assert "\n" not in str(told.value)
 
 
 def test_damaged_files(tmp_path: Path) -> None:

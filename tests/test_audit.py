@@ -167,6 +167,10 @@ class TestAudit:
                 digits[0], check=dataclasses.replace(check, beyond_chance=0.0)
             ),
             "Trust the ranking, not the number": dataclasses.replace(digits[0], check=learnt),
+            "No second network has checked this estimate": dataclasses.replace(digits[0], check=None),
+            "takes hardly any of the labels that it judged for wrong": dataclasses.replace(
+                digits[0], check=dataclasses.replace(check, wrong=check.first / 5)
+            ),
             "takes hardly any sample for '3', '7'": dataclasses.replace(
                 digits[0], found=dataclasses.replace(digits[0].found, unlearnt=(3, 7))
             ),

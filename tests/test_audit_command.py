@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import csv
+import errno
+import itertools
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from mislabelled import table
 
+from mirrordescent.commands import labels
 from mirrordescent.lab.audit.cleaning import Choice, Outcome, changes_path
 from mirrordescent.lab.audit.decisions import Decision, read_decisions
 from mirrordescent.lab.data import Source
@@ -18,6 +24,21 @@ from mirrordescent.lab.data.whole import load_whole
 from mirrordescent.lab.display import show_cleaned
 from mirrordescent.lab.records import Record
 from mirrordescent.lab.runs import Run
+
+# a command that is killed before the file with the name of its first argument takes its place
+KILLED = """
+import os, signal, sys
+replace = os.replace
+
+def kill(source, target):
+    if os.path.basename(target) == sys.argv[1]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+
+os.replace = kill
+from mirrordescent.cli import main
+main(sys.argv[2:])
+"""
 
 
 class TestCommand:
@@ -272,6 +293,73 @@ class TestCommand:
         assert self.call("clean", "digits", "--root", str(tmp_path / "runs"), "--out", str(out)) == 1
         assert "a.npz.changes.csv exists already" in " ".join(capsys.readouterr().err.split())
         assert changes_path(out).read_text() == "mine"
+
+    def decided(self, tmp_path: Path, row: int) -> tuple[str, ...]:
+        """A clean-up that leaves out a row of a table, and needs no training."""
+        path, decisions = tmp_path / "things.csv", tmp_path / "decisions.csv"
+        table(path)
+        decisions.write_text(f"index,name,given_label,action,label\n{row},line {row + 2},,drop,\n")
+        runs = ("--root", str(tmp_path / "runs"), "--no-compare")
+        out = ("--out", str(tmp_path / "copy.csv"))
+        return ("clean", str(path), "--label", "kind", *runs, "--decisions", str(decisions), *out)
+
+    def test_another_list_of_changes_of_the_same_data_is_not_written_over(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.call(*self.decided(tmp_path, 0)) == 0
+        (tmp_path / "copy.csv").unlink()
+        before = changes_path(tmp_path / "copy.csv").read_bytes()
+        assert self.call(*self.decided(tmp_path, 1)) == 1
+        assert "copy.csv.changes.csv exists already" in " ".join(capsys.readouterr().err.split())
+        assert changes_path(tmp_path / "copy.csv").read_bytes() == before
+
+    @pytest.mark.parametrize("before", ["copy.csv", "copy.csv.changes.csv"])
+    def test_killed_at_any_moment_the_same_command_goes_on(
+        self, before: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        line = self.decided(tmp_path, 3)
+        subprocess.run([sys.executable, "-c", KILLED, before, *line], capture_output=True)
+        assert not (tmp_path / "copy.csv").exists()
+        assert list(tmp_path.glob(".*.part"))
+        assert self.call(*line) == 0
+        assert "1 is left out" in capsys.readouterr().out
+        assert not list(tmp_path.glob(".*.part"))
+        assert len((tmp_path / "copy.csv").read_text().splitlines()) == 300
+        assert len(changes_path(tmp_path / "copy.csv").read_text().splitlines()) == 2
+        assert self.call(*line) == 1  # the copy is done, and is not written over
+        assert "copy.csv exists already" in " ".join(capsys.readouterr().err.split())
+
+    def test_cut_off_while_telling_the_same_command_goes_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        line = self.decided(tmp_path, 3)
+        before = sorted(tmp_path.iterdir())
+        with monkeypatch.context() as patch:
+            patch.setattr(labels, "show_cleaned", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+            assert self.call(*line) == 130
+        assert sorted(tmp_path.iterdir()) == before
+        assert self.call(*line) == 0
+        assert (tmp_path / "copy.csv").exists()
+
+    @pytest.mark.parametrize("which", [0, 1])
+    def test_on_a_full_disk_there_is_neither_and_the_same_command_goes_on(
+        self, which: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        line = self.decided(tmp_path, 3)
+        before, written = sorted(tmp_path.iterdir()), itertools.count()
+
+        def full(_: int) -> None:
+            if next(written) == which:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            assert self.call(*line) == 1
+        assert "No space left" in " ".join(capsys.readouterr().err.split())
+        assert sorted(tmp_path.iterdir()) == before
+        assert self.call(*line) == 0
+        assert (tmp_path / "copy.csv").exists()
+        assert changes_path(tmp_path / "copy.csv").exists()
 
     def test_labels_corrupted_on_purpose_are_in_the_list_of_changes(self, tmp_path: Path) -> None:
         out = tmp_path / "a.npz"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -155,6 +158,50 @@ def test_a_failure_is_one_line_and_exit_code_1(line: str, message: str, capsys: 
     assert main(shlex.split(line)) == 1
     [told] = [text for text in capsys.readouterr().err.splitlines() if text.startswith("rmd: ")]
     assert message in told
+
+
+def test_no_more_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def ask(allocate: Callable[[int], object]) -> int:
+        def demo() -> int:
+            """Ask for more than there is."""
+            allocate(10**15)
+            return 0
+
+        monkeypatch.setitem(COMMANDS, "demo", cli.Command(demo, "  rmd demo"))
+        return main(["demo"])
+
+    for allocate in (torch.empty, bytearray):
+        assert ask(allocate) == 1
+        told = capsys.readouterr().err
+        assert told.startswith("rmd: memory ran out (")
+        assert "smaller batches" in told
+        assert told.count("\n") == 1
+    with pytest.raises(RuntimeError):  # any other is a mistake of ours
+        ask(lambda _: torch.ones(2) @ torch.ones(3))
+
+
+def test_a_mistake_without_a_standard_error_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `rmd train --nope 2>&-`."""
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["train", "--nope"]) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_is_full_is_told_as_such() -> None:
+    code = "import sys; from mirrordescent.cli import main; sys.exit(main(['data', 'list']))"
+    with Path("/dev/full").open("w") as full:
+        shown = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert shown.returncode == 1
+    assert shown.stderr == "rmd: the standard output cannot be written to: No space left on device\n"
+
+
+@pytest.mark.parametrize("width", ["1", "5"])
+def test_help_on_the_narrowest_terminal_ends(width: str) -> None:
+    code = "from mirrordescent.cli import main; main(['train', '--help'])"
+    asked = {**os.environ, "COLUMNS": width}
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=asked)
+    assert shown.returncode == 0
+    assert "--epochs" in shown.stdout
 
 
 TYPED = ["--lam", "--epochs", "--data", "--grid", "--json", "--model", "lam=1", "-1", "1", "x", "--", "-h x", "--from"]

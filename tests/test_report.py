@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import os
 import re
 import statistics
 import subprocess
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from mirrordescent.cli import main
 from mirrordescent.lab.records import Record, RunError, read_all
 from mirrordescent.lab.report import Report, write_report
 from mirrordescent.lab.report import writing as report_module
@@ -368,6 +371,43 @@ def test_a_copy_of_a_run_is_no_second_seed(tmp_path: Path) -> None:
     report = write_report(tmp_path)
     assert [line.records for line in report.lines] == [(done,)]
     assert "1 further record of runs that are in more than one folder" in report.html.read_text(encoding="utf-8")
+
+
+def test_links_to_folders_are_not_followed(tmp_path: Path) -> None:
+    held = record(tmp_path / "runs", Run())
+    for name in ("self", "again"):
+        (tmp_path / "runs" / name).symlink_to(".")
+    (tmp_path / "runs" / "linked").symlink_to(held.folder)
+    (tmp_path / "link").symlink_to("runs")
+    assert [found.folder for found in read_all(tmp_path / "runs")] == [held.folder]
+    assert len(read_all(tmp_path / "link")) == 1
+
+
+def test_bytes_of_paths_that_are_not_utf8_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / os.fsdecode(b"runs\xff")
+    try:
+        root.mkdir()
+    except OSError:
+        pytest.skip("this file system wants names in UTF-8")
+    record(root, Run(data=os.fsdecode(b"a\xfe.csv"), lam=2.0))
+    assert main(["report", str(root)]) == 0
+    for name in ("report.html", "report.md"):
+        text = (root / "report" / name).read_text(encoding="utf-8")
+        assert "\\udcff" in text
+        assert "udcfe.csv" in text
+
+
+def test_a_damaged_record_is_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, damaged = (record(tmp_path, Run(lam=2.0, seed=seed)) for seed in (0, 1))
+    (damaged.folder / "run.json").write_text("{")
+    assert main(["report", str(tmp_path), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert [held["id"] for held in json.loads(shown.out)] == [whole.id]
+    assert f"rmd: left out of the report: {damaged.folder / 'run.json'} cannot be read" in shown.err
+    assert whole.id in (tmp_path / "report" / "report.md").read_text()
+    (whole.folder / "run.json").write_text("{")
+    assert main(["report", str(tmp_path)]) == 1
+    assert f"rmd: {tmp_path} holds no run whose record can be read" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("make", [False, True])

@@ -432,6 +432,21 @@ class TestCommand:
         assert self.call("--report-only", "--root", str(RECORDS), "--out", str(tmp_path), "--json") == 0
         assert {held["id"] for held in json.loads(capsys.readouterr().out)} == {one.id for one in read_all(RECORDS)}
 
+    def test_a_damaged_record_is_left_out_and_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        whole, damaged = (
+            dataclasses.replace(record(run, 0.9), folder=tmp_path / run.id) for run in paper.table_runs(40)[:2]
+        )
+        for held in (whole, damaged):
+            held.write()
+        (damaged.folder / "run.json").write_text("{")
+        assert self.call("--report-only", "--root", str(tmp_path), "--json") == 0
+        shown = capsys.readouterr()
+        assert [held["id"] for held in json.loads(shown.out)] == [whole.id]
+        assert f"rmd: left out of the report: {damaged.folder / 'run.json'} cannot be read" in shown.err
+        (whole.folder / "run.json").write_text("{")
+        assert self.call("--report-only", "--root", str(tmp_path)) == 1
+        assert "holds no evaluated run of the paper's tables" in capsys.readouterr().err
+
     def test_in_a_terminal_no_title_is_broken_and_open_runs_say_how_far_they_are(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

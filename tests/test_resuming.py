@@ -23,6 +23,7 @@ from training import ALGORITHMS, CPU, small, trained
 
 from mirrordescent.lab import loop
 from mirrordescent.lab.job import Job
+from mirrordescent.lab.kept import audit_alone
 from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import BusyError, DamagedError, Record, RunError, held, read, read_all
@@ -237,10 +238,134 @@ def test_a_damaged_record_is_refused_and_restored_from_its_checkpoint(
     assert (again.rows, again.status) == (record.rows, "done")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": 10**400},
+        {"epochs": 3},
+        {"epochs": -1},
+        {"seconds": 10**400},
+        {"seconds": float("nan")},
+        {"histograms": {"weights": 3}},
+        {"histograms": {"weights": {}}},
+        {"histograms": {"weights": {"edges": [0, 1], "counts": ["1"]}}},
+        {"histograms": {"weights": {"edges": [0, 1], "counts": [1, 2]}}},
+        {"earlier": [1, "x"]},
+        {"data": {"samples": "many"}},
+        {"data": {"digest": ["x"]}},
+        "[" * 100_000,
+    ],
+    ids=lambda change: str(change)[:60],
+)
+def test_a_record_of_something_else_is_damaged(tmp_path: Path, change: dict[str, Any] | str) -> None:
+    record = trained(tmp_path, Run(epochs=2))
+    path = record.folder / "run.json"
+    path.write_text(change if isinstance(change, str) else json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(DamagedError, match=r"run\.json cannot be read: .* restores it from its checkpoint") as refused:
+        read(record.folder)
+    assert "\n" not in str(refused.value)
+    assert trained(tmp_path, Run(epochs=2)).rows == record.rows
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"epoch": "1"}', '{"train_loss": [1]}', f'{{"epoch": {10**400}}}'])
+def test_an_evaluation_of_something_else_is_damaged(tmp_path: Path, line: str) -> None:
+    folder = trained(tmp_path, Run(epochs=2)).folder
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(DamagedError, match=r"metrics\.jsonl cannot be read"):
+        read(folder)
+
+
 def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     held_record = json.loads(path.read_text())
     change(held_record)
     path.write_text(json.dumps(held_record))
+
+
+def stopped(tmp_path: Path, run: Run) -> Path:
+    """The checkpoint of a run that was stopped in its second epoch."""
+    asked = iter(range(1000))
+    return trained(tmp_path, run, stop=lambda: next(asked) > 9).folder / "checkpoint.pt"
+
+
+def test_a_checkpoint_with_a_changed_bit_is_refused(tmp_path: Path) -> None:
+    run = Run(epochs=3, batch_size=8)
+    path = stopped(tmp_path, run)
+    weight = next(iter(torch.load(path, weights_only=True)["job"]["model"].values()))
+    content = bytearray(path.read_bytes())
+    content[content.index(weight.numpy().tobytes()) + 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=rf"checkpoint\.pt cannot be read .*; remove {path.parent} and train again"):
+        trained(tmp_path, run)
+
+
+def test_a_checkpoint_need_not_be_a_zip(tmp_path: Path) -> None:
+    run = Run(epochs=3, batch_size=8)
+    path = stopped(tmp_path, run)
+    torch.save(torch.load(path, weights_only=True), path, _use_new_zipfile_serialization=False)
+    assert trained(tmp_path, run).rows == trained(tmp_path / "whole", run).rows
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": 99},
+        {"epoch": 3},  # all, but not done
+        {"epoch": -1},
+        {"epoch": "1"},
+        {"step": 999},
+        {"step": 1.5},
+        {"seconds": "x"},
+        {"seconds": float("inf")},
+        {"rows": "[1]"},
+        {"rows": "[" * 100_000},
+        {"job": None},
+        {"status": "done", "epoch": 1, "reason": 3},
+    ],
+    ids=lambda change: str(change)[:60],
+)
+def test_a_checkpoint_of_something_else_is_refused_in_one_line(tmp_path: Path, change: dict[str, Any]) -> None:
+    run = Run(epochs=3, batch_size=8)
+    path = stopped(tmp_path, run)
+    torch.save({**torch.load(path, weights_only=True), **change}, path)
+    with pytest.raises(RunError, match=r"checkpoint\.pt does not fit this run .*; remove") as refused:
+        trained(tmp_path, run)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("optimizer", [None, {"state": None, "param_groups": None}])
+def test_an_optimizer_that_is_none_is_refused_by_training_and_by_audits(tmp_path: Path, optimizer: Any) -> None:
+    run = Run(epochs=3, batch_size=8)
+    path = stopped(tmp_path, run)
+    state = torch.load(path, weights_only=True)
+    state["job"]["optimizer"] = optimizer
+    torch.save(state, path)
+    with pytest.raises(RunError, match=r"checkpoint\.pt does not fit this run"):
+        trained(tmp_path, run)
+    with pytest.raises(RunError, match=r"checkpoint\.pt is damaged"):
+        audit_alone(path.parent)
+
+
+def test_a_tensor_is_no_checkpoint(tmp_path: Path) -> None:
+    run = Run(epochs=3, batch_size=8)
+    path = stopped(tmp_path, run)
+    torch.save(torch.zeros(3), path)
+    with pytest.raises(RunError, match=r"checkpoint\.pt cannot be read"):
+        trained(tmp_path, run)
+
+
+def test_no_memory_for_a_checkpoint_does_not_condemn_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(epochs=3, batch_size=8)
+    stopped(tmp_path, run)
+
+    def full(*_: object, **__: object) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory")
+
+    for owner, name in ((torch, "load"), (Job, "load_state_dict")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, full)
+            with pytest.raises(RuntimeError, match="can't allocate memory"):
+                trained(tmp_path, run)
 
 
 def test_a_checkpoint_of_another_network_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -305,6 +430,23 @@ def test_ctrl_c_in_the_last_evaluation_is_not_forgotten(tmp_path: Path) -> None:
         trained(tmp_path, Run(epochs=2), watch=press)
     [folder] = tmp_path.iterdir()
     assert read(folder).status == "done"
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_whoever_leaves_while_watching_leaves_a_checkpoint(tmp_path: Path, epoch: int) -> None:
+    """As rich does where nobody reads what it shows any more; after the last epoch there is nothing left to save."""
+    run = Run(epochs=3, batch_size=8)
+
+    def leave(event: Progress) -> None:
+        if event.epoch == epoch:
+            raise SystemExit(1)
+
+    with pytest.raises(SystemExit):
+        train(run, Keeping(tmp_path, checkpoint_seconds=1000), CPU, data=small(), watch=leave)
+    [folder] = tmp_path.iterdir()
+    assert (read(folder).status, read(folder).epochs) == ("interrupted" if epoch < 3 else "done", epoch)
+    assert torch.load(folder / "checkpoint.pt", weights_only=True)["epoch"] == epoch
+    assert trained(tmp_path, run).rows == trained(tmp_path / "whole", run).rows
 
 
 def test_what_a_killed_write_left_is_cleared(tmp_path: Path) -> None:

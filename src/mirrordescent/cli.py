@@ -20,16 +20,14 @@ try:
 except ImportError:  # pragma: no cover - an install without the extra
     sys.exit("rmd: the command needs more packages than the library: pip install 'mirrordescent[lab]'")
 
-import torch
-
 from mirrordescent import __version__
 from mirrordescent.commands.comparing import bench, continual, reproduce
 from mirrordescent.commands.data import data_fetch, data_list, data_verify
 from mirrordescent.commands.labels import audit, clean
 from mirrordescent.commands.training import demo, report, sweep, train
 from mirrordescent.lab.data import DataError
-from mirrordescent.lab.memory import keep_freed_memory
-from mirrordescent.lab.names import unknown
+from mirrordescent.lab.memory import keep_freed_memory, ran_out
+from mirrordescent.lab.names import first_line, unknown
 from mirrordescent.lab.records import RunError
 from mirrordescent.lab.signals import ending, handled
 from mirrordescent.lab.usage import called
@@ -110,8 +108,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         return _say(_told(error), 1)
-    except (RunError, torch.OutOfMemoryError) as error:
+    except RunError as error:
         return _say(error, 1)
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out(error):
+            raise
+        told = f"memory ran out ({first_line(error)})"
+        return _say(f"{told}; smaller batches, fewer runs at once or fewer samples need less of it", 1)
     except KeyboardInterrupt:
         return _say("stopped; the same command continues from here", 130)
 
@@ -155,6 +158,8 @@ def overview(prefix: str = "") -> str:
 
 def _told(error: OSError) -> str:
     """An OSError for a person: the path, the reason and a remedy, without the error number."""
+    if error.filename is None and error.errno == errno.ENOSPC:  # `files.written` names its files
+        return f"the standard output cannot be written to: {error.strerror}"
     if error.filename is None or error.strerror is None:
         return str(error)
     where = "; choose another folder (--root, --out)" if isinstance(error, PermissionError) else ""
@@ -164,5 +169,6 @@ def _told(error: OSError) -> str:
 
 
 def _say(what: Any, code: int) -> int:
-    sys.stderr.write(f"rmd: {' '.join(str(what).split())}\n")
+    if sys.stderr is not None:  # it is None after a shell's `2>&-`
+        sys.stderr.write(f"rmd: {' '.join(str(what).split())}\n")
     return code

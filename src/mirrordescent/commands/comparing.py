@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from mirrordescent.commands.words import Kept, Where, say_notes
+from mirrordescent.commands.words import Kept, Where, left_out, say_notes
 from mirrordescent.lab.bench import Bench, measured
 from mirrordescent.lab.continual import METHODS, SEEDS, Lessons
 from mirrordescent.lab.data import load
@@ -58,7 +58,7 @@ def reproduce(
     if report_only:
         limits = minutes is not None or at_once is not None
         _check_nothing_to_train(keeping, place, asked=table != "all" or quick or chosen or limits)
-        records = read_all(keeping.root)
+        records = read_all(keeping.root, skip=left_out)
         show_reproduction(records, json=json)
         show_pages(lab.write_page(records, keeping, out))
         return 0
@@ -71,7 +71,7 @@ def reproduce(
     show_reproduction(records, json=json)
     found = []
     if records or any(end.status == "interrupted" for end in rest):
-        found = read_all(keeping.root, skip=lambda error: say(f"rmd: left out of the report: {error}"))
+        found = read_all(keeping.root, skip=left_out)
     if lab.compared(found):
         show_pages(lab.write_page(found, keeping, out))
     failed = sum(end.status == "failed" for end in rest)

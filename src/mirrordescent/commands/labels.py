@@ -15,7 +15,7 @@ from mirrordescent.lab.audit.cleaning import Cleaning
 from mirrordescent.lab.data import DataError
 from mirrordescent.lab.data.datasets import check_apart
 from mirrordescent.lab.display import show_audit, show_cleaned
-from mirrordescent.lab.files import check_writable, written
+from mirrordescent.lab.files import check_writable
 from mirrordescent.lab.watching import Watching, console, say
 
 AskedAudit = Annotated[Asked, tyro.conf.arg(name="audit")]
@@ -100,6 +100,7 @@ def clean(
         raise ValueError("a copy would hold labels that were corrupted on purpose; leave out --corruption, or --out")
     if not trial:
         out = lab.copy_path(whole, out)
+        lab.check_list(whole, out, given, choice)
         check_writable(out)
     say_notes(whole.data.notes)
     outcomes: list[lab.Outcome] = []
@@ -112,13 +113,12 @@ def clean(
                 choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
             if not cleaning.no_compare:
                 outcomes = lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
-    told = ["no copy is written: it would hold the labels that were corrupted on purpose"]
-    if out is not None:
-        with written(lab.changes_path(out)) as file:  # this file and the copy: both, or neither
-            file.write(lab.changes(choice, given, whole).encode("utf-8"))
-            count = len(whole.write(out, choice.keep, choice.labels))
-        told = [f"{out}: {count:,} file{'s' if count > 1 else ''}", f"{lab.changes_path(out)}: what was changed"]
+    # the copy comes last: whoever is cut off before it has nothing in the way of the same command
     show_cleaned(whole, given, choice, outcomes, found, by_person=cleaning.decisions is not None)
-    for line in told:
-        say(line)
+    if out is None:
+        say("no copy is written: it would hold the labels that were corrupted on purpose")
+        return 0
+    count = lab.write_copy(whole, out, given, choice)
+    say(f"{out}: {count:,} file{'s' if count > 1 else ''}")
+    say(f"{lab.changes_path(out)}: what was changed")
     return 0

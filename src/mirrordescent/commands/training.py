@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirrordescent.commands.words import Folder, Kept, Where, say_notes
+from mirrordescent.commands.words import Folder, Kept, Where, left_out, say_notes
 from mirrordescent.lab.data import load
 from mirrordescent.lab.data.datasets import check_apart
 from mirrordescent.lab.display import show
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import read_all
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.watching import Watching, console, say
 
@@ -89,8 +88,8 @@ def report(folder: Folder, out: Path | None = None, json: bool = False) -> int:
     """
     from mirrordescent.lab.report import write_report
 
-    made = write_report(folder, out)
-    show(read_all(folder), json=json)
+    made = write_report(folder, out, left_out)
+    show(made.records, json=json)
     say(f"report: {made.html}")
     return 0
 

@@ -10,6 +10,7 @@ import tyro
 
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
+from mirrordescent.lab.records import DamagedError
 from mirrordescent.lab.watching import say
 
 DataName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
@@ -17,6 +18,11 @@ Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 Kept = Annotated[Keeping, tyro.conf.arg(name="storage")]  # the title of these options in the help
 Where = Annotated[Place, tyro.conf.arg(name="device")]
+
+
+def left_out(error: DamagedError) -> None:
+    """Say that a record is damaged, and that the report is about the others."""
+    say(f"rmd: left out of the report: {error}")
 
 
 def say_notes(notes: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ import torch
 from mirrordescent.auditing import Audit, audited
 from mirrordescent.lab.files import write_text
 from mirrordescent.lab.loop import Keeping
+from mirrordescent.lab.names import first_line
 from mirrordescent.lab.records import AUDITS, Record, RunError, load_checkpoint, read
 from mirrordescent.lab.runs import Run
 from mirrordescent.trace import Trace
@@ -89,11 +90,15 @@ def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) ->
     state = load_checkpoint(folder)
     if state is None:
         raise RunError(f"{folder} has no checkpoint yet: the run was cut off before its first, or it was removed")
-    job, labels = state["job"], state["job"]["given"]
     record = read(folder)
     class_names = class_names if len(class_names) else record.data.get("class_names", ())
-    z = job["optimizer"]["param_groups"][0].get("z") if record.run.algorithm == "rmd" else None
-    kept = job.get("notes", {})
+    try:
+        job, labels = state["job"], torch.as_tensor(state["job"]["given"])
+        z = job["optimizer"]["param_groups"][0].get("z") if record.run.algorithm == "rmd" else None
+        kept = dict(job.get("notes", {}))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        path = folder / "checkpoint.pt"
+        raise RunError(f"{path} is damaged ({first_line(error)}); remove {folder} and train again") from None
     if labels.is_floating_point():
         raise RunError(f"{folder} is the run of a regression: it has no classes to audit")
     if z is None and "trace.visits" not in kept:
@@ -104,7 +109,7 @@ def audit_alone(source: Record | Run | Path, class_names: Sequence[str] = ()) ->
         trace.load_state_dict({name.removeprefix("trace."): v for name, v in kept.items() if name.startswith("trace.")})
     if trace is not None and not bool(trace.visits.any()) and not trace.lost:
         raise RunError(f"{folder} has seen no sample yet; continue that run first")
-    return audited(z, trace, torch.as_tensor(labels), class_names)
+    return audited(z, trace, labels, class_names)
 
 
 def _folder(source: Record | Run | Path) -> Path:

@@ -16,8 +16,9 @@ from mirrordescent.lab.board import Board
 from mirrordescent.lab.data import Data
 from mirrordescent.lab.evaluation import evaluate, histograms, objective
 from mirrordescent.lab.job import Job
+from mirrordescent.lab.memory import ran_out
 from mirrordescent.lab.names import first_line
-from mirrordescent.lab.records import Record, Row, RunError, load_checkpoint, save_checkpoint
+from mirrordescent.lab.records import Record, Row, RunError, like, load_checkpoint, rows_of, save_checkpoint
 from mirrordescent.lab.runs import Run
 
 COSTLY = 20  # between checkpoints: so many times what writing one takes, at least, for each run side by side
@@ -211,14 +212,18 @@ class Loop:
             self.job.load_state_dict(state["job"])
             if self.rule is not None:
                 self.rule.load_state_dict(state["rule"])
-            self.epoch, self.step = state["epoch"], state["step"]
-            self.record.rows, self.record.epochs = json.loads(state["rows"]), self.epoch
-            self.before = self.record.seconds = state["seconds"]
-            if state["status"] == "done":
-                self.record.status, self.record.reason = "done", state["reason"]
+            done = state["status"] == "done"
+            self.epoch = _within("epoch", state["epoch"], self.run.epochs if done else self.run.epochs - 1)
+            self.step = _within("step", state["step"], self.job.steps)
+            self.record.rows, self.record.epochs = rows_of(json.loads(state["rows"])), self.epoch
+            self.before = self.record.seconds = like(0.0, state["seconds"], "seconds")
+            if done:
+                self.record.status, self.record.reason = "done", like("", state["reason"], "reason")
         except RunError:
             raise
-        except (KeyError, ValueError, TypeError, RuntimeError) as error:  # the last is load_state_dict's
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
+            if ran_out(error):
+                raise
             told = first_line(error)
             raise RunError(f"{path} does not fit this run ({told}); remove {self.record.folder}") from None
 
@@ -255,6 +260,14 @@ def rule_for(run: Run, classes: int | None) -> md.StopOnPlateau | md.StopOnInter
     if run.algorithm in ("sgd", "smd") and classes is not None:
         return md.StopOnInterpolation()
     return md.StopOnPlateau(patience=math.ceil(run.patience / run.every))
+
+
+def _within(name: str, value: Any, most: int) -> int:
+    """A number of epochs or steps from a checkpoint. Raises TypeError or ValueError where it cannot be one."""
+    number: int = like(0, value, name)
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} must be from 0 to {most}, got {number}")
+    return number
 
 
 class _Clock:

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import filelock
 import torch
 
 from mirrordescent.lab.files import remove_parts, write_text, written
+from mirrordescent.lab.memory import ran_out
 from mirrordescent.lab.names import first_line
 from mirrordescent.lab.runs import Run
 
@@ -111,10 +113,11 @@ def read(folder: Path) -> Record:
         record = Record(folder, Run.from_dict(held["run"]))
         for item in dataclasses.fields(Record):
             if item.name in held and item.name not in ("folder", "run", "rows"):
-                setattr(record, item.name, _like(getattr(record, item.name), held[item.name], item.name))
+                setattr(record, item.name, like(getattr(record, item.name), held[item.name], item.name))
+        _check(record)
     with _whole(metrics):
         lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
-        record.rows = [_like({}, json.loads(line), "a line") for line in lines]
+        record.rows = rows_of([json.loads(line) for line in lines])
         if record.status == "done" and held.get("final") and held["final"] not in record.rows:
             raise ValueError("the run's last evaluation is not there")
     return record
@@ -125,19 +128,44 @@ def _whole(path: Path) -> Iterator[None]:
     """Turn an error in the block into a DamagedError that names this file and a remedy."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         again = f"remove {path.parent} and train again"
         if (path.parent / "checkpoint.pt").exists():
             again = "training the run again restores it from its checkpoint"
         raise DamagedError(f"{path} cannot be read: {error}; {again}") from None
 
 
-def _like(default: Any, value: Any, name: str) -> Any:
-    """The value, if it is of the type of a field's default; else raises TypeError."""
+def like(default: Any, value: Any, name: str) -> Any:
+    """The value, if it is of the type of a field's default, and a finite one where that is a float; else TypeError."""
     wanted = (int, float) if isinstance(default, float) else type(default)
-    if not isinstance(value, wanted):
+    if not isinstance(value, wanted) or (isinstance(default, float) and not math.isfinite(value)):
         raise TypeError(f"{name} is {value!r:.40}")
     return value
+
+
+def rows_of(values: Any) -> list[Row]:
+    """Evaluations from JSON. Raises TypeError, or OverflowError, where one of them is something else."""
+    for row in like([], values, "the list of evaluations"):
+        for name, value in like({}, row, "an evaluation").items():
+            if value is not None:
+                like(0.0, value, name)
+    rows: list[Row] = values
+    return rows
+
+
+def _check(record: Record) -> None:
+    """Raises TypeError, ValueError or OverflowError where what is inside a record's fields is not what it should be."""
+    if not 0 <= record.epochs <= record.run.epochs:
+        raise ValueError(f"epochs is {record.epochs}, of {record.run.epochs}")
+    for name, default in {"samples": 0, "test_samples": 0, "classes": 0, "wrong": 0, "digest": ""}.items():
+        if record.data.get(name) is not None:
+            like(default, record.data[name], name)
+    for earlier in record.earlier:
+        like({}, earlier, "earlier")
+    for name, histogram in record.histograms.items():
+        edges, counts = ([like(0.0, value, name) for value in histogram[part]] for part in ("edges", "counts"))
+        if counts and len(edges) != len(counts) + 1:
+            raise ValueError(f"{name} has {len(edges)} edges for {len(counts)} counts")
 
 
 def read_all(root: Path, skip: Callable[[DamagedError], None] | None = None) -> list[Record]:
@@ -146,6 +174,7 @@ def read_all(root: Path, skip: Callable[[DamagedError], None] | None = None) -> 
     What is inside a run's folder, such as an audit's check, belongs to that run and is not listed; what is inside a
     course's belongs to the course. Nor are audits listed, unless the folder is theirs: they train on what other runs
     are judged by.
+    Links to folders are not followed, as they may lead in a circle; `root` itself may be one.
     skip: is called with the error of each damaged record, which is left out; without it, the first one is raised.
     """
     if not root.is_dir():
@@ -169,7 +198,7 @@ def _run_folders(root: Path) -> Iterator[Path]:
         yield root
         return
     for path in sorted(root.iterdir()):
-        if path.is_dir() and path.name != AUDITS and not (path / COURSE).exists():
+        if path.is_dir() and not path.is_symlink() and path.name != AUDITS and not (path / COURSE).exists():
             yield from _run_folders(path)
 
 
@@ -243,10 +272,21 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        _check_sums(path)
+        state: dict[str, Any] = like({}, torch.load(path, map_location="cpu", weights_only=True), "it")
     except Exception as error:  # torch raises many kinds for a damaged file
+        if ran_out(error):
+            raise
         raise RunError(f"{path} cannot be read ({first_line(error)}); remove {folder} and train again") from None
     return state
+
+
+def _check_sums(path: Path) -> None:
+    """Raise ValueError where a checkpoint's tensors are not what was written; torch does not compare the sums."""
+    if zipfile.is_zipfile(path):  # for anything else torch has an error of its own, or another format
+        with zipfile.ZipFile(path) as file:
+            if (member := file.testzip()) is not None:
+                raise ValueError(f"{member} does not match its checksum")
 
 
 def finite(value: float) -> float | None:

@@ -64,8 +64,14 @@ def train(
                 if loop.under_way and (place.resolved.type == "cuda" if capture is None else capture):
                     loop.stepper = Captured(loop.job)
                 _go_on(loop, lambda: bool(signalled) or (stop is not None and stop()))
+            except KeyboardInterrupt:  # an impatient one, perhaps in the middle of a step: the last checkpoint stands
+                raise
             except Exception as error:
                 loop.fail(error)
+                raise
+            except BaseException:  # such as the SystemExit of rich where nobody reads what it shows any more
+                if loop.under_way:
+                    loop.interrupt()
                 raise
         if signalled:  # whatever came of it, the person wants to stop
             raise KeyboardInterrupt

@@ -7,8 +7,10 @@ import dataclasses
 import functools
 import inspect
 import io
+import os
 import re
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -22,6 +24,7 @@ Result = TypeVar("Result")
 # options from a dataclass have no prefix, and a bool is --name alone, without --no-name
 CONFIG = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 PLACES = ("--root", "--data", "--folder", "--name", "--path")  # what people may type before a word that goes without
+LEAST = 40  # columns
 REGISTRY = tyro.constructors.ConstructorRegistry()
 
 
@@ -55,7 +58,7 @@ def called(function: Callable[..., Result], arguments: Sequence[str], prog: str,
     description = f"{text}\n\nExamples:\n{examples}"
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), _wide_enough():
             make = tyro.cli(
                 _later(function),
                 args=list(arguments),
@@ -69,6 +72,20 @@ def called(function: Callable[..., Result], arguments: Sequence[str], prog: str,
             raise UsageError(f"{condensed(said.getvalue())}; see {prog} --help") from None
         raise
     return make()
+
+
+@contextlib.contextmanager
+def _wide_enough() -> Iterator[None]:
+    """Let tyro see a terminal of at least LEAST columns: on one of a few columns it never ends its help."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(max(shutil.get_terminal_size().columns, LEAST))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
 
 
 def _later(function: Callable[..., Result]) -> Callable[..., Callable[[], Result]]:

@@ -29,6 +29,7 @@ from mirrordescent.lab.data import Data, DataError
 from mirrordescent.lab.data.split import split_apart
 from mirrordescent.lab.data.whole import Whole
 from mirrordescent.lab.engine import all_trained
+from mirrordescent.lab.files import remove_parts, write_text
 from mirrordescent.lab.job import given_labels
 from mirrordescent.lab.loop import Keeping, Watch
 from mirrordescent.lab.place import Place
@@ -97,9 +98,7 @@ def person(whole: Whole, cleaning: Cleaning, given: Tensor) -> Choice | None:
     """The choice by a file of decisions, if there is one. Raises DataError for a file that does not fit the data."""
     if cleaning.decisions is None:
         return None
-    names = whole.class_names
-    held = (whole.names, given.tolist(), whole.fingerprints)
-    return decided(given, read_decisions(cleaning.decisions, len(given), names, *held), names)
+    return decided(given, _read_list(cleaning.decisions, whole, given), whole.class_names)
 
 
 def clean(
@@ -198,9 +197,52 @@ def copy_path(whole: Whole, out: Path | None) -> Path:
         ending = ".npz" if whole.kind == "known" else "" if whole.kind == "folder" else name.suffix
         out = Path(f"{name.name if whole.kind == 'folder' else name.stem}-cleaned{ending}")
     whole.check_out(out)
-    if (beside := changes_path(out)).exists():
-        raise DataError(f"{beside} exists already; choose another name for the copy, or remove it")
     return out
+
+
+def write_copy(whole: Whole, out: Path, given: Tensor, choice: Choice) -> int:
+    """Write the file of `changes` and then the copy: both, or neither; returns how many files the copy has.
+
+    The copy takes its place last, so that where there is one, everything is done. A process that is killed before
+    leaves the list alone, which counts as ours the next time if it is the same to the byte.
+    """
+    beside = changes_path(out)
+    check_list(whole, out, given, choice)
+    remove_parts(beside.parent, beside.name)
+    there = beside.exists()
+    try:
+        if not there:
+            write_text(beside, changes(choice, given, whole))
+        return len(whole.write(out, choice.keep, choice.labels))
+    except BaseException:
+        if not there and not out.exists():
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def check_list(whole: Whole, out: Path, given: Tensor, choice: Choice | None) -> None:
+    """DataError for a list of changes that is there already, unless it is this clean-up's, which was killed.
+
+    choice: None before it is known; then a list that fits the data may be ours.
+    """
+    beside = changes_path(out)
+    if beside.exists() and not _ours(beside, whole, given, choice):
+        raise DataError(f"{beside} exists already; choose another name for the copy, or remove it")
+
+
+def _ours(beside: Path, whole: Whole, given: Tensor, choice: Choice | None) -> bool:
+    if choice is not None:
+        return beside.read_bytes() == changes(choice, given, whole).encode("utf-8")
+    try:
+        _read_list(beside, whole, given)
+    except DataError:
+        return False
+    return True
+
+
+def _read_list(path: Path, whole: Whole, given: Tensor) -> list[Decision]:
+    """The decisions in a file. Raises DataError where it does not fit the data."""
+    return read_decisions(path, len(given), whole.class_names, whole.names, given.tolist(), whole.fingerprints)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from mirrordescent.lab.data.base import Data, DataError, for_pictures
 from mirrordescent.lab.data.columns import standardised
 from mirrordescent.lab.data.labels import class_names, class_numbers, label_names
 from mirrordescent.lab.data.split import divided
-from mirrordescent.lab.names import listed
+from mirrordescent.lab.names import first_line, listed
 
 INPUTS = ("x", "inputs", "images", "data", "features")
 LABELS = ("y", "labels", "targets", "label", "target")
@@ -169,22 +167,25 @@ def _read(path: Path) -> dict[str, Array]:
                 return {name: _member(path, file, name) for name in file.files}
     except DataError:
         raise
-    except (OSError, EOFError, zipfile.BadZipFile, ValueError) as error:
+    except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
         # numpy's own message would tell how to load it unsafely
-        why = "it is not one" if "pickle" in str(error) else str(error).splitlines()[0]
+        why = "it is not one" if "pickle" in str(error) else first_line(error)
         raise DataError(f"{path} cannot be read as .npz ({why}); write it anew") from None
 
 
 def _member(path: Path, file: Any, name: str) -> Array:
     try:
-        array: Array = file[name]
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        array = file[name]
+        if isinstance(array, np.ndarray):
+            return array
+        reason = "is no array; write the file anew, without it"
+    except MemoryError as error:  # of an array that is too large, or of one that is damaged and only says so
+        reason = f"does not fit into memory ({first_line(error)})"
+    except Exception as error:
+        reason = f"is damaged ({first_line(error)}); write the file anew"
         if "pickle" in str(error):
             reason = "holds Python objects; convert it to numbers or text (astype) before saving"
-        else:
-            reason = f"is damaged ({str(error).splitlines()[0]}); write the file anew"
-        raise DataError(f"{path}, array {name!r}: {reason}") from None
-    return array
+    raise DataError(f"{path}, array {name!r}: {reason}")
 
 
 def _pair(path: Path, arrays: dict[str, Array], part: str) -> _Pair | None:

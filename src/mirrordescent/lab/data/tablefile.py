@@ -97,12 +97,16 @@ def _read_parquet(path: Path) -> Table:
     columns: dict[str, list[Cell]] = {}
     unnamed = []
     for name, column in zip(names, content.columns, strict=True):
-        if name.startswith("__index_level_"):  # row labels of a pandas frame
-            unnamed += [f"the index ({name})"] if _tells([_plain(value) for value in column.to_pylist()]) else []
-            continue
         if pyarrow.types.is_timestamp(column.type) or pyarrow.types.is_date(column.type):
             column = column.cast(pyarrow.string())  # Python's own dates have no nanoseconds
-        columns[name] = [_plain(value) for value in column.to_pylist()]
+        try:
+            cells = [_plain(value) for value in column.to_pylist()]
+        except UnicodeDecodeError:
+            raise DataError(f"{path}, column {name!r}: holds text that is not UTF-8; write it anew") from None
+        if name.startswith("__index_level_"):  # row labels of a pandas frame
+            unnamed += [f"the index ({name})"] if _tells(cells) else []
+        else:
+            columns[name] = cells
     return Table(path, columns, list(range(1, content.num_rows + 1)), unit="row", unnamed=tuple(unnamed))
 
 

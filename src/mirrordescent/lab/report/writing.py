@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from mirrordescent.lab.files import write_text, written
-from mirrordescent.lab.records import Record, RunError, read_all
+from mirrordescent.lab.records import DamagedError, Record, RunError, read_all
 from mirrordescent.lab.report.page import (
     Block,
     Code,
@@ -67,23 +67,27 @@ class Pages:
 
 @dataclass(frozen=True)
 class Report(Pages):
-    """What was written, and the lines of its table."""
+    """What was written, the lines of its table, and the records behind it."""
 
     lines: tuple[Line, ...]
+    records: list[Record]
 
 
-def write_report(root: Path, out: Path | None = None) -> Report:
+def write_report(root: Path, out: Path | None = None, skip: Callable[[DamagedError], None] | None = None) -> Report:
     """Write report.html, report.md and pictures/ about the runs under `root`, into `out` (`root`/report).
 
-    The same records give the same files, byte for byte. Raises RunError where there are no runs, or no matplotlib.
+    The same records give the same files, byte for byte. skip: as for `read_all`.
+    Raises RunError where there are no runs, or none that can be read, or no matplotlib.
     """
-    records = read_all(root)
+    records = read_all(root, skip)
+    if not records:
+        raise RunError(f"{root} holds no run whose record can be read")
     where = "" if out is None else f" --out {shlex.quote(str(out))}"
     page = page_of(records, f"rmd report {shlex.quote(str(root))}{where}")
     out = root / "report" if out is None else out
     made = saved(page, out / "report", PICTURES)
     lines = tuple(line for task in tasks(records) for line in task.lines)
-    return Report(made.html, made.markdown, made.pictures, lines)
+    return Report(made.html, made.markdown, made.pictures, lines, records)
 
 
 def saved(page: Page, path: Path, pictures: str) -> Pages:
@@ -96,9 +100,14 @@ def saved(page: Page, path: Path, pictures: str) -> Pages:
                 file.write(content)
     # The pages come last: where there is one, there are its pictures.
     markdown, html = path.with_suffix(".md"), path.with_suffix(".html")
-    write_text(markdown, as_markdown(page, pictures))
-    write_text(html, as_html(page))
+    write_text(markdown, _encodable(as_markdown(page, pictures)))
+    write_text(html, _encodable(as_html(page)))
     return Pages(html, markdown, tuple(paths))
+
+
+def _encodable(text: str) -> str:
+    """The text with the bytes of paths that are not UTF-8 escaped."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def page_of(records: Sequence[Record], command: str) -> Page:
