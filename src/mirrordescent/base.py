@@ -67,8 +67,8 @@ class Potential(ABC):
             cls.spec, cls.live, cls._named_by_us = f"class {cls.__name__}", True, True
         if changed:
             cls.uniform = cls.__dict__.get("uniform", False)  # it may have a number for each weight
-            if "linear" not in cls.__dict__:
-                setattr(cls, "linear", property(lambda self: None, lambda self, value: None))  # noqa: ARG005, B010
+            stated = cls.__dict__.get("linear")  # nor what the constructor of one of ours says of it
+            setattr(cls, "linear", property(lambda self: stated, lambda self, value: None))  # noqa: ARG005, B010
 
     @abstractmethod
     def _terms(self, w: Tensor) -> Tensor:
