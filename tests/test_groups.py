@@ -234,6 +234,18 @@ class Alike(Tilted):
     uniform = True
 
 
+def test_a_users_potential_may_find_out_itself_whether_it_is_linear() -> None:
+    class Found(Tilted):
+        def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+            return w + delta / self.h
+
+        @property
+        def linear(self) -> float | None:  # type: ignore[override]  # the base class has an attribute
+            return float(self.h[0]) if len(self.h) == 1 else None
+
+    assert (Found(torch.ones(1, 1)).linear, Found(torch.ones(2, 1)).linear) == (1.0, None)
+
+
 @pytest.mark.parametrize("shape", [(3, 5), (600, 600)])
 def test_a_users_potential_sees_tensors_as_they_are(shape: tuple[int, int]) -> None:
     """Neither joined nor in pieces, unless its class says that this makes no difference."""

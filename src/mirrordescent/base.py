@@ -68,7 +68,8 @@ class Potential(ABC):
         if changed:
             cls.uniform = cls.__dict__.get("uniform", False)  # it may have a number for each weight
             stated = cls.__dict__.get("linear")  # nor what the constructor of one of ours says of it
-            setattr(cls, "linear", property(lambda self: stated, lambda self, value: None))  # noqa: ARG005, B010
+            if not isinstance(stated, property):
+                setattr(cls, "linear", property(lambda self: stated, lambda self, value: None))  # noqa: ARG005, B010
 
     @abstractmethod
     def _terms(self, w: Tensor) -> Tensor:
