@@ -208,7 +208,8 @@ def test_parquet_keeps_its_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "step", "name"), [(100, 1, "rid"), (0, 1, "rid"), (7, -3, None), (0, 1, None), (5, 1, "n")]
+    ("first", "step", "name"),
+    [(100, 1, "rid"), (0, 1, "rid"), (7, -3, None), (0, 1, None), (5, 1, "n"), (5, 1, "label")],
 )
 def test_row_labels_of_pandas_stay_with_their_rows(first: int, step: int, name: str | None, tmp_path: Path) -> None:
     """Also where the file has but their first and their step."""
@@ -217,11 +218,30 @@ def test_row_labels_of_pandas_stay_with_their_rows(first: int, step: int, name: 
     labels = pandas.RangeIndex(first, first + step * N, step, name=name)
     frame = pandas.DataFrame({"n": [i * i % 7 for i in range(N)], "label": LABELS}, index=labels)
     frame.to_parquet(path)
-    cleaned(path, out, 2, 7)
+    again = cleaned(path, out, 2, 7)
+    assert again.data.shape == load_whole(Source(str(path))).data.shape  # row labels are no input
     expected = frame.drop(index=[labels[2], labels[7]])
     if (first, step, name) == (0, 1, None):
         expected = expected.reset_index(drop=True)
     pandas.testing.assert_frame_equal(pandas.read_parquet(out), expected)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b"{",
+        b"[]",
+        b'{"index_columns": null}',
+        b'{"index_columns": [{"kind": "range"}], "columns": []}',
+        b'{"index_columns": [{"kind": "range", "name": null, "start": 1, "stop": 2, "step": 1}]}',
+        b'{"index_columns": [{"kind": "range", "name": 7, "start": 5, "stop": 25, "step": 1}], "columns": []}',
+    ],
+)
+def test_odd_metadata_are_no_hindrance(metadata: bytes, tmp_path: Path) -> None:
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    content = pyarrow.table({"n": [i * i % 7 for i in range(N)], "label": LABELS})
+    parquet.write_table(content.replace_schema_metadata({b"pandas": metadata}), tmp_path / "a.parquet")
+    assert len(cleaned(tmp_path / "a.parquet", tmp_path / "b.parquet", 2, 7).data) == N - 2
 
 
 # --- what is refused ---

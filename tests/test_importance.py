@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -171,6 +172,27 @@ def test_what_a_model_does_not_take_stays_behind() -> None:
     found = md.fisher(Named(), [batch], generator=draw.manual_seed(0))
     expected = md.fisher(classifier(), [left * left], generator=draw.manual_seed(0))
     assert all(torch.equal(found[f"inner.{name}"], value) for name, value in expected.items())
+
+
+def both(model: nn.Module) -> nn.Module:
+    compiled: Any = torch.compile(model)
+    return nn.DataParallel(compiled)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile, both])
+def test_of_a_wrapped_model_it_is_asked_what_it_takes(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    left, draw = torch.randn(6, 4).double(), torch.Generator()
+    with torch.compiler.set_stance("force_eager"):
+        found = md.fisher(wrap(Named()), [{"left": left, "right": left, "id": left}], generator=draw.manual_seed(0))
+    expected = md.fisher(classifier(), [left * left], generator=draw.manual_seed(0))
+    for (_, value), plain in zip(sorted(found.items()), (expected[name] for name in sorted(expected)), strict=True):
+        torch.testing.assert_close(value, plain)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_traced_model_needs_no_names() -> None:
+    x = torch.randn(6, 4).double()
+    assert md.fisher(torch.jit.trace(classifier(), x), [x]).keys()
 
 
 def test_a_model_that_takes_anything_is_given_it() -> None:

@@ -373,14 +373,14 @@ def test_a_copy_of_a_run_is_no_second_seed(tmp_path: Path) -> None:
     assert "1 further record of runs that are in more than one folder" in report.html.read_text(encoding="utf-8")
 
 
-def test_links_to_folders_are_not_followed(tmp_path: Path) -> None:
-    held = record(tmp_path / "runs", Run())
+def test_links_to_folders_are_not_followed_but_to_a_run(tmp_path: Path) -> None:
+    held, elsewhere = record(tmp_path / "runs", Run()), record(tmp_path / "disk", Run(seed=1))
     for name in ("self", "again"):
         (tmp_path / "runs" / name).symlink_to(".")
-    (tmp_path / "runs" / "linked").symlink_to(held.folder)
+    (tmp_path / "runs" / "linked").symlink_to(elsewhere.folder)
     (tmp_path / "link").symlink_to("runs")
-    assert [found.folder for found in read_all(tmp_path / "runs")] == [held.folder]
-    assert len(read_all(tmp_path / "link")) == 1
+    assert {found.run for found in read_all(tmp_path / "runs")} == {held.run, elsewhere.run}
+    assert len(read_all(tmp_path / "link")) == 2
 
 
 def test_bytes_of_paths_that_are_not_utf8_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -497,6 +497,8 @@ def test_no_grad_gives_the_value_alone() -> None:
     _, optimizer = run(1)
     with torch.no_grad():
         value = optimizer.loss(torch.tensor([1.0, 3.0]), torch.tensor([0, 1]))
+        with pytest.raises(ValueError, match="losses must be >= 0, got -1"):
+            optimizer.loss(torch.tensor([-1.0, 3.0]), torch.tensor([0, 1]))
     assert value == 2
     assert not value.requires_grad
 

@@ -39,6 +39,12 @@ def test_the_usual_size_is_that_of_matrices() -> None:
     assert usual_size([torch.full((2, 2), 3 + 4j)]) == pytest.approx(5)
 
 
+@pytest.mark.parametrize("size", [1e-30, 0.02, 1e30])
+def test_the_usual_size_of_many_weights_is_theirs(size: float) -> None:
+    """A float32 sum of so many squares is off by 1 %, or overflows."""
+    assert usual_size([torch.full((5000, 2000), size)]) == pytest.approx(size, rel=1e-6)
+
+
 def test_where_weights_are_negative_so_is_the_one_that_is_looked_at() -> None:
     def refusing(w: torch.Tensor) -> torch.Tensor:
         if bool((w >= 0).any()):

@@ -215,7 +215,22 @@ def test_a_factor_on_the_loss_is_told_once(reduction: str) -> None:
     step(5.0)
 
 
-@pytest.mark.parametrize("factor", [1.0, 0.25, 2.0**16])
+def test_after_a_few_shares_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU every look makes the host wait."""
+    stability, looks, plain = Stability(), [], torch.Tensor.__float__
+
+    def looking(t: torch.Tensor) -> float:
+        looks.append(t)
+        return plain(t)
+
+    stability.look_at_sizes([(8, torch.tensor(1.0))])
+    monkeypatch.setattr(torch.Tensor, "__float__", looking)
+    for _ in range(20):
+        stability.look_at_sizes([(4, torch.tensor(0.5))])
+    assert 0 < len(looks) < 10
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.25, 2.0**16, 2.0**16 / 3])
 def test_a_share_and_a_scalers_factor_are_no_weight_on_the_loss(factor: float) -> None:
     w = nn.Parameter(torch.ones(1))
     optimizer = md.RMD([w], lr=1e-7, lam=1e-6, num_samples=4)

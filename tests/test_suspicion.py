@@ -310,6 +310,23 @@ def test_a_few_outliers_are_first_and_nothing_is_flagged() -> None:
     assert not (score > 0).any()
 
 
+@pytest.mark.parametrize("width", [0.3, 1.0, 1.5])
+def test_a_class_without_wrong_labels_is_not_flagged_by_what_others_have(width: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(4000) % 10
+    noisy = (labels < 8) & (torch.rand(4000, generator=generator) < 0.2)
+    z = torch.randn(4000, generator=generator) * torch.where(labels < 8, 0.3, width) + 3.0 * noisy
+    score = mixture_log_odds(z, labels)
+    assert not (score[labels >= 8] > 0).any()
+    assert float((score > 0).eq(noisy).double().mean()) > 0.99
+
+
+def test_what_most_have_is_no_hill_of_wrong_labels() -> None:
+    """Of two parts the second may come to lie below the first."""
+    z = torch.cat([torch.zeros(960), torch.rand(40, generator=torch.Generator().manual_seed(0))])
+    assert not (mixture_log_odds(z, torch.zeros(1000, dtype=torch.int64))[:960] > 0).any()
+
+
 @pytest.mark.parametrize("share", [0.1, 0.4])
 def test_a_mixture_of_z(share: float) -> None:
     generator = torch.Generator().manual_seed(0)

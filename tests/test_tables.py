@@ -189,11 +189,16 @@ def test_odd_cells_and_row_numbers_are_told() -> None:
 
 @pytest.mark.parametrize("step", [1, 7, -2])
 def test_what_counts_the_rows_is_left_out(step: int) -> None:
-    columns: Columns = {"id": [1000 + step * i for i in range(60)], "a": [i * i % 7 for i in range(60)]}
-    table = prepared({**columns, "y": [0, 1] * 30})
+    columns: Columns = {"id": [1000 + step * i for i in range(90)], "a": [i * i % 7 for i in range(90)]}
+    table = prepared({**columns, "y": [0, 1] * 45})
     assert table.features == ("a",)
-    assert "left out, row numbers: id" in table.data.notes
-    assert prepared({**columns, "half": [i / 2 for i in range(60)], "y": [0, 1] * 30}).features == ("a", "half")
+    told = "row numbers" if step == 1 else "whole numbers in even steps from row to row"
+    assert f"left out, {told}: id" in table.data.notes
+    assert prepared({**columns, "half": [i / 2 for i in range(90)], "y": [0, 1] * 45}).features == ("a", "half")
+
+
+def test_a_few_numbers_in_even_steps_may_be_measured_at() -> None:
+    assert prepared({"dose": range(10, 210, 10), "y": [0, 1] * 10}).features == ("dose",)
 
 
 def test_what_may_be_an_id_is_told() -> None:

@@ -159,9 +159,20 @@ def _bare(names: Iterable[str]) -> dict[str, str]:
 
 def _inputs_of(model: nn.Module) -> Callable[[str], bool]:
     """Whether a model takes the entry of a dictionary with this name as an input."""
-    parameters = inspect.signature(model.forward).parameters
-    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return lambda name: name not in ANSWERS and (anything or name in parameters)
+    taken = _taken_by(model)
+    return lambda name: name not in ANSWERS and (taken is None or name in taken)
+
+
+def _taken_by(model: nn.Module) -> frozenset[str] | None:
+    """The names of what a model's `forward` takes, or that of the model which it wraps; None for whatever there is."""
+    try:
+        parameters = inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):  # a scripted one
+        return None
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return frozenset(parameters)
+    inside = dict(model.named_children())
+    return _taken_by(*inside.values()) if inside.keys() in ({"module"}, {"_orig_mod"}) else None
 
 
 class _Form(NamedTuple):

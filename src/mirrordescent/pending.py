@@ -6,6 +6,7 @@ differentiate, skip steps, and clear gradients in their own order and by their o
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from dataclasses import dataclass, field, replace
@@ -156,7 +157,7 @@ class Pending:
                 self.witness.clear()
             return
         slope = settled[0].slope
-        alive = torch.stack([g.any().to(slope.device) for g in grads]).any().to(slope.dtype)
+        alive = (torch.nn.utils.get_total_norm(grads, math.inf) != 0).to(slope)
         for batch in settled:
             batch.slope, batch.alive = batch.slope * alive, batch.alive * alive
 

@@ -212,13 +212,15 @@ class RMD(SMD):
         aux = self.aux
         index = checked_index(index, losses, len(aux))
         if not torch.is_grad_enabled():  # a validation, perhaps elsewhere: z stays where a captured step writes to it
+            if losses.device.type == "cpu":
+                self._reject(working(losses), index, self._epsilon(losses))
             return working(losses).mean()
         if aux.values.device != losses.device:  # the model has moved since the optimizer was made
             aux.to(losses.device)
         index = index.to(losses.device, non_blocking=True) if losses.device.type != "cpu" else index.clone()
         with torch.no_grad():
             L = working(losses.detach())
-            eps = machine_epsilon(losses) if group["eps"] is None else group["eps"]
+            eps = self._epsilon(losses)
             bad = self._reject(L, index, eps)
             if bad is not None:
                 index = index.clamp(0, len(aux) - 1)
@@ -240,6 +242,10 @@ class RMD(SMD):
 
     def _went_backward(self, index: Tensor, slope: Tensor, factor: Tensor, node: Node) -> None:
         self._pending.add(Batch(index, slope, factor.detach()), self._params(), node)
+
+    def _epsilon(self, losses: Tensor) -> float:
+        eps: float | None = self.param_groups[0]["eps"]
+        return machine_epsilon(losses) if eps is None else eps
 
     def _reject(self, losses: Tensor, index: Tensor, eps: float) -> Tensor | None:
         """Which samples to leave out, after counting them; None on a CPU, where a bad one raises at once."""

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from mirrordescent.base import Potential
-from mirrordescent.inputs import number, working
-from mirrordescent.sharded import everywhere
+from mirrordescent.inputs import number
+from mirrordescent.sharded import everywhere, is_sharded
 from mirrordescent.specs import potential as as_potential
 
 NEARBY = 1e-3  # relative distance of the points of a difference quotient
+PIECE = 2**22  # elements
 LOWEST, HIGHEST = 1e-4, 3.0  # the range of lr that somebody may mean for SGD
 
 
@@ -82,9 +83,20 @@ def usual_size(params: Iterable[Any]) -> float:
     held = [w for w in held if w.dim() > 1] or held
     if not held:
         raise ValueError("params is empty")
-    norms = [everywhere(torch.linalg.vector_norm(w if w.is_complex() else working(w))) for w in held]
+    norms = [_norm(w) for w in held]
     whole = torch.linalg.vector_norm(torch.stack([norm.to(norms[0]) for norm in norms]))  # one look for all of them
     return float(whole) / math.sqrt(max(1, sum(w.numel() for w in held)))
+
+
+def _norm(w: Tensor) -> Tensor:
+    """The norm in float64, where the device has it: a float32 sum of many squares is off by percents, or overflows."""
+    dtype = torch.float32 if w.device.type == "mps" else torch.float64
+    if is_sharded(w):
+        return everywhere(torch.linalg.vector_norm(w, dtype=dtype))
+    x = torch.view_as_real(w) if w.is_complex() else w
+    pieces = x.reshape(-1).split(PIECE)  # on a CPU, each is copied in that type
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(p, dtype=dtype) for p in pieces]))
+    return norm
 
 
 def _groups(params: Iterable[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from mirrordescent.eager import may_wait
 from mirrordescent.inputs import check_rate
 
 HABIT = 3  # steps, after which something is taken for the rule
+SCALED = 100.0  # a factor on the loss from which on it is a GradScaler's
 FOREVER = 1e5  # epochs, longer than any training
 
 
@@ -24,6 +25,7 @@ class Stability:
     def __init__(self) -> None:
         self._told: set[str] = set()
         self._steps = [0, 0]  # so far: of a single batch, of several
+        self._shares = 0  # smaller batches so far whose loss was scaled by a share
         self._small = 0  # steps in a row whose batch is too small for z to settle
         self._largest = 0  # the largest batch so far
 
@@ -71,8 +73,12 @@ class Stability:
         self._largest = max(self._largest, size)
 
     def _is_scaled_down(self, factor: Tensor) -> bool:
+        """Whether a loss went backward as a share; after a few that did, all are taken to, without another look."""
+        if self._shares >= HABIT:
+            return True
         if "uneven" in self._told or (factor.is_cuda and not may_wait()):
             return False
+        self._shares += float(factor) < 1
         return float(factor) < 1
 
     def look_at_small(self, share: float, name: str, size: int, *, refuse: bool) -> None:
@@ -95,7 +101,7 @@ class Stability:
 
         Checked once for single batches and once for several, at the HABIT-th such step, as reading factors on a GPU
         makes the host wait. If the factors of several add up to their number, nobody has scaled them. Any other sum may
-        be a GradScaler's doing: its factor is a power of 2, or nearly always, and the step undoes it.
+        be a GradScaler's doing, and the step undoes it: its factor is large, and nearly always a power of 2.
         """
         if not factors or torch.compiler.is_compiling():
             return
@@ -106,7 +112,7 @@ class Stability:
         if self._steps[several] < HABIT:
             return
         total = sum(float(factor) for factor in factors)
-        if not several and total > 1 and not math.log2(total).is_integer():
+        if not several and 1 < total < SCALED and not math.log2(total).is_integer():
             self._warn(
                 "factor",
                 f"the loss went backward times {total:.3g}: w moves so many times as far, and z does not, as if lam "

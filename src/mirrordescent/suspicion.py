@@ -231,30 +231,27 @@ def _concentration(counts: Tensor, chance: Tensor) -> float:
 def mixture_log_odds(z: Tensor, y: Tensor) -> Tensor:
     """Log-odds that each label is wrong, (n,), from z alone: two normal distributions mixed within each given class.
 
-    A class in which one distribution describes z as well as two do, or with fewer than 20 members, uses the mixture of
-    all samples, each less its class's median. Where that has one part, too, no label counts as wrong: the log-odds are
-    below −log(n). Within a class they always rise with z. This is rougher than `log_odds`, which knows the network's
-    predictions.
+    A class with fewer than 20 members uses the mixture of all samples. Where one distribution describes z as well as
+    two do, no label counts as wrong: the log-odds are below −log(n). Within a class they always rise with z, so that
+    they rank its labels. This is rougher than `log_odds`, which knows the network's predictions.
     """
     z = z.double()
-    classes = [y == label for label in y.unique().tolist()]
-    level = torch.full_like(z, float(z.median()))
+    classes = [here for here in y.argsort().split(torch.bincount(y).tolist()) if len(here)]
+    above, middle = torch.empty_like(z), z.median()
     for here in classes:
-        if int(here.sum()) >= FEW:
-            level[here] = z[here].median()
-    above = z - level
-    ahead, pooled = _outlying(above), _two_normals(above)
-    found = ahead - 1 - math.log(max(len(z), 2)) if pooled is None else pooled + TIE * ahead
+        above[here] = z[here] - (z[here].median() if len(here) >= FEW else middle)
+    ahead, pooled, none = _outlying(above), _two_normals(z), -math.log(max(len(z), 2))
+    found = torch.empty_like(z)
     for here in classes:
-        if (own := _two_normals(z[here])) is not None:
-            found[here] = own + TIE * ahead[here]
+        odds = _two_normals(z[here]) if len(here) >= FEW else None if pooled is None else pooled[here]
+        found[here] = none - 1 + ahead[here] if odds is None else odds + TIE * ahead[here]
     return found
 
 
 def _outlying(above: Tensor) -> Tensor:
     """How far above the others each is, in (−1, 1), in units of their median distance from 0: rises with `above`."""
-    usual = above.abs().median()
-    off = above / torch.where(usual > 0, usual, above.abs().mean().clamp_min(LEAST))
+    usual, mean = above.abs().median(), above.abs().mean()
+    off = above / torch.where(usual > 1e-9 * mean, usual, mean).clamp_min(LEAST**10)
     return off / (1 + off.abs())
 
 
@@ -266,11 +263,12 @@ def _two_normals(fitted: Tensor) -> Tensor | None:
     spread = float(fitted.std()) if len(fitted) > 1 else 0.0
     if len(fitted) < FEW or not spread > 0:
         return None
-    one = -0.5 * len(fitted) * (1 + 2 * math.log(spread))
+    single = -0.5 * len(fitted) * (1 + 2 * math.log(spread))
     mixtures = (_climbed(fitted, spread, start) for start in STARTS)
     # Three more parameters must be worth it (Schwarz), and the upper one must be a peak of its own, not a long tail.
-    worth = one + 1.5 * math.log(len(fitted))
-    found = next((mixture for mixture in mixtures if mixture.likelihood >= worth and mixture.dip < 0.7), None)
+    worth = single + 1.5 * math.log(len(fitted))
+    hills = (one for one in mixtures if one.likelihood >= worth and one.dip < 0.7 and one.mean[1] > one.mean[0])
+    found = next(hills, None)
     if found is None:
         return None
     mean, deviation = found.mean, found.deviation
@@ -282,9 +280,9 @@ def _two_normals(fitted: Tensor) -> Tensor | None:
 
 
 class _Mixture(NamedTuple):
-    """Two normal distributions, the lower one first.
+    """Two normal distributions; the first began as the lower one.
 
-    share: of the upper one. likelihood: its logarithm. dip: the lowest density between the means, as a part of the
+    share: of the second one. likelihood: its logarithm. dip: the lowest density between the means, as a part of the
     lower of the densities there.
     """
 

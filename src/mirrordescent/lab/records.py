@@ -174,7 +174,7 @@ def read_all(root: Path, skip: Callable[[DamagedError], None] | None = None) -> 
     What is inside a run's folder, such as an audit's check, belongs to that run and is not listed; what is inside a
     course's belongs to the course. Nor are audits listed, unless the folder is theirs: they train on what other runs
     are judged by.
-    Links to folders are not followed, as they may lead in a circle; `root` itself may be one.
+    Links to folders are not followed, as they may lead in a circle; `root` itself may be one, and a run's folder.
     skip: is called with the error of each damaged record, which is left out; without it, the first one is raised.
     """
     if not root.is_dir():
@@ -198,7 +198,8 @@ def _run_folders(root: Path) -> Iterator[Path]:
         yield root
         return
     for path in sorted(root.iterdir()):
-        if path.is_dir() and not path.is_symlink() and path.name != AUDITS and not (path / COURSE).exists():
+        followed = not path.is_symlink() or (path / "run.json").exists()
+        if path.is_dir() and followed and path.name != AUDITS and not (path / COURSE).exists():
             yield from _run_folders(path)
 
 

@@ -231,6 +231,8 @@ def check_list(whole: Whole, out: Path, given: Tensor, choice: Choice | None) ->
 
 
 def _ours(beside: Path, whole: Whole, given: Tensor, choice: Choice | None) -> bool:
+    if not beside.is_file():
+        return False
     if choice is not None:
         return beside.read_bytes() == changes(choice, given, whole).encode("utf-8")
     try:

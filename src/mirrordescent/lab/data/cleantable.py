@@ -126,22 +126,30 @@ class TableOrigin:
 def _with_row_labels(content: Any) -> Any:
     """A table of pyarrow's with row labels of pandas as a column, where the file has them as a range only.
 
-    Labels that count from 0 are left to count anew.
+    Labels that count from 0 are left to count anew, and what is not as pandas writes it stays as it is.
     """
+    try:
+        return _labelled(content)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return content
+
+
+def _labelled(content: Any) -> Any:
     import pyarrow
 
     known = content.schema.pandas_metadata or {}
-    for i, label in enumerate(known.get("index_columns", ())):
+    labels = known.get("index_columns", ())
+    for i, label in enumerate(labels):
         if not isinstance(label, dict) or label["kind"] != "range":
             continue
         name, first, step = label["name"], label["start"], label["step"]
-        if (name, first, step) == (None, 0, 1):
+        if (name, first, step) == (None, 0, 1) and len(labels) == 1:
             continue
-        field = name if name is not None and name not in content.column_names else f"__index_level_{i}__"
+        field = f"__index_level_{i}__"  # no column of the data's
         values = range(first, first + step * content.num_rows, step)
         content = content.append_column(field, pyarrow.array(values, pyarrow.int64()))
         kind = {"pandas_type": "int64", "numpy_type": "int64", "metadata": None}
-        known["index_columns"][i] = field
+        labels[i] = field
         known["columns"].append({"name": name, "field_name": field, **kind})
         told = {**content.schema.metadata, b"pandas": json.dumps(known).encode()}
         content = content.replace_schema_metadata(told)

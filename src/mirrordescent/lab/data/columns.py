@@ -136,9 +136,12 @@ def _kind_of_numbers(numbers: list[float | None], rows: list[int]) -> str:
         return "constant"
     if len(rows) < 10:
         return "numbers"
-    step = (values[1] - values[0]) / (rows[1] - rows[0])  # 1, or another whole number, as in 1000, 1010, 1020
-    counts = all(value - values[0] == step * (row - rows[0]) for value, row in zip(values, rows, strict=True))
-    return "row numbers" if counts and step.is_integer() and values[0].is_integer() else "numbers"
+    step = (values[1] - values[0]) / (rows[1] - rows[0])
+    even = all(value - values[0] == step * (row - rows[0]) for value, row in zip(values, rows, strict=True))
+    if even and step == 1:
+        return "row numbers"
+    whole = step.is_integer() and values[0].is_integer()  # as in 1000, 1010, 1020; of few, they may be measured at
+    return "whole numbers in even steps from row to row" if even and whole and len(rows) >= ENOUGH else "numbers"
 
 
 def _number_block(name: str, values: Tensor, test_values: Tensor, told: dict[str, list[str]]) -> _Block:
