@@ -20,7 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from mirrordescent.lab import job
+from mirrordescent import fused
+from mirrordescent.lab import job, norm, stem
 
 CUDA = torch.device("cuda", 0)
 INSIDE = torch.device("meta")  # what PyTorch takes it for: every build has this device, and autograd works there
@@ -194,6 +195,8 @@ def stand_in() -> Iterator[None]:
         for name, value in instead.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         stack.enter_context(mock.patch.object(job, "halved", job.call))
+        for module in (fused, norm, stem):  # its kernels want a real one
+            stack.enter_context(mock.patch.object(module, "has_triton", return_value=False))
         stack.enter_context(machine)
         stack.enter_context(Asking())
         yield
