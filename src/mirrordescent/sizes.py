@@ -53,6 +53,10 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
     return found
 
 
+class FarOffWarning(UserWarning):
+    """An lr was given that acts like an absurdly large one of SGD's."""
+
+
 @dataclass(frozen=True)
 class FarOff:
     """An lr that moves weights of the usual size as no lr does that somebody would give SGD."""

@@ -20,7 +20,7 @@ from mirrordescent.inputs import number
 from mirrordescent.paths import Work, apply, elementwise
 from mirrordescent.potentials import L1, L2, LInf, QNorm
 from mirrordescent.sharded import is_sharded
-from mirrordescent.sizes import HIGHEST, far_off
+from mirrordescent.sizes import HIGHEST, FarOffWarning, far_off
 from mirrordescent.specs import potential as as_potential
 
 # settings of torch's optimizers that do nothing here, and what there is instead
@@ -159,6 +159,7 @@ class SMD(Optimizer):
                 f"under {psi.spec} lr = {float(group['lr']):.3g} moves weights of the usual size ({found.usual:.2g}) "
                 f"as SGD does with lr = {found.alike:.1g}; lr = {found.better:.1g} is like SGD's 0.1 (see "
                 "md.step_size), and lam scales with it",
+                FarOffWarning,
                 stacklevel=outside(),
             )
 

@@ -19,7 +19,7 @@ from mirrordescent.lab.noise import Corrupted, corrupt
 from mirrordescent.lab.place import Place, precision
 from mirrordescent.lab.runs import Run, derived
 from mirrordescent.lab.visits import Visits, cropped, edged, mixed, padded, visits
-from mirrordescent.sizes import far_off
+from mirrordescent.sizes import FarOffWarning, far_off
 
 SLOW = 20  # where z needs more than so many times the run's epochs to settle, a note says so
 
@@ -223,7 +223,7 @@ def network(run: Run, data: Data) -> nn.Module:
 def optimizer_for(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
     """The run's algorithm over n training samples."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "under .* lr = ")  # `step_notes` says it
+        warnings.simplefilter("ignore", FarOffWarning)  # `step_notes` says it
         return _optimizer(run, model, n)
 
 
