@@ -12,17 +12,8 @@ import torch
 from torch import Tensor
 
 from mirrordescent.floating import just_inside, real, wide
-from mirrordescent.inputs import number
+from mirrordescent.inputs import positive
 from mirrordescent.roots import origin, solve_increasing
-
-
-def positive(name: str, value: float) -> float:
-    """The value as a float. Raises ValueError unless it is finite and > 0."""
-    value = number(name, value)
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be a finite number > 0, got {value}")
-    return value
-
 
 _LINE = (-float("inf"), float("inf"))
 

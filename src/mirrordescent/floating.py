@@ -23,9 +23,14 @@ def real(w: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     return tuple(t.to(dtype) for t in (w, *others))
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """The type with the most digits that a device has."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def wide(w: Tensor) -> Tensor:
     """w in float64, where the device has it, as differences of ψ cancel."""
-    return w if w.device.type == "mps" else w.double()
+    return w.to(widest(w.device))
 
 
 def digest(weight: Tensor) -> str:

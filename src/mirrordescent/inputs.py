@@ -102,6 +102,14 @@ def number(name: str, value: object) -> float:
     return float(value)
 
 
+def positive(name: str, value: float) -> float:
+    """The value as a float. Raises ValueError unless it is finite and > 0."""
+    value = number(name, value)
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be a finite number > 0, got {value}")
+    return value
+
+
 def one_of(name: str, value: object, allowed: tuple[str, ...], or_else: str = "") -> None:
     """Raises ValueError if a setting is none of the allowed values."""
     if value not in allowed:

@@ -14,9 +14,9 @@ import math
 import torch
 from torch import Tensor
 
-from mirrordescent.base import Potential, positive
+from mirrordescent.base import Potential
 from mirrordescent.floating import digest, except_where, wide
-from mirrordescent.inputs import number
+from mirrordescent.inputs import number, positive
 
 _LARGE = 40.0  # from this exponent on an exponential is taken in two factors; in float32 it overflows at 88
 

@@ -211,16 +211,16 @@ class RMD(SMD):
         check_losses(losses, root, group["reduction"])
         aux = self.aux
         index = checked_index(index, losses, len(aux))
+        L, eps = working(losses.detach()), group["eps"]
+        eps = machine_epsilon(losses) if eps is None else eps
         if not torch.is_grad_enabled():  # a validation, perhaps elsewhere: z stays where a captured step writes to it
-            if losses.device.type == "cpu":
-                self._reject(working(losses), index, self._epsilon(losses))
-            return working(losses).mean()
+            if L.device.type == "cpu":
+                self._reject(L, index, eps)
+            return L.mean()
         if aux.values.device != losses.device:  # the model has moved since the optimizer was made
             aux.to(losses.device)
         index = index.to(losses.device, non_blocking=True) if losses.device.type != "cpu" else index.clone()
         with torch.no_grad():
-            L = working(losses.detach())
-            eps = self._epsilon(losses)
             bad = self._reject(L, index, eps)
             if bad is not None:
                 index = index.clamp(0, len(aux) - 1)
@@ -242,10 +242,6 @@ class RMD(SMD):
 
     def _went_backward(self, index: Tensor, slope: Tensor, factor: Tensor, node: Node) -> None:
         self._pending.add(Batch(index, slope, factor.detach()), self._params(), node)
-
-    def _epsilon(self, losses: Tensor) -> float:
-        eps: float | None = self.param_groups[0]["eps"]
-        return machine_epsilon(losses) if eps is None else eps
 
     def _reject(self, losses: Tensor, index: Tensor, eps: float) -> Tensor | None:
         """Which samples to leave out, after counting them; None on a CPU, where a bad one raises at once."""
@@ -314,8 +310,7 @@ class RMD(SMD):
             return
         self._make_ball()
         grads = gradients(self._params())
-        if self._pending:
-            self._pending.drop_what_was_thrown_away(grads)
+        self._pending.drop_what_was_thrown_away(grads)
         self._pending.take_what_was_put_there_by_hand(grads)
         if not self._pending and self._ranks.number == 1:
             # All 0: cleared in place, or a distributed checkpoint's way of making an optimizer's state.

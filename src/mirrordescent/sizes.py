@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.base import Potential
+from mirrordescent.floating import widest
 from mirrordescent.inputs import number
 from mirrordescent.sharded import everywhere, is_sharded
 from mirrordescent.specs import potential as as_potential
@@ -94,7 +95,7 @@ def usual_size(params: Iterable[Any]) -> float:
 
 def _norm(w: Tensor) -> Tensor:
     """The norm in float64, where the device has it: a float32 sum of many squares is off by percents, or overflows."""
-    dtype = torch.float32 if w.device.type == "mps" else torch.float64
+    dtype = widest(w.device)
     if is_sharded(w):
         return everywhere(torch.linalg.vector_norm(w, dtype=dtype))
     x = torch.view_as_real(w) if w.is_complex() else w

@@ -78,8 +78,9 @@ class Stability:
             return True
         if "uneven" in self._told or (factor.is_cuda and not may_wait()):
             return False
-        self._shares += float(factor) < 1
-        return float(factor) < 1
+        scaled = float(factor) < 1
+        self._shares += scaled
+        return scaled
 
     def look_at_small(self, share: float, name: str, size: int, *, refuse: bool) -> None:
         """Under the objective's convention, warn of a batch that is too small for z to settle.

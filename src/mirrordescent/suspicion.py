@@ -240,7 +240,8 @@ def mixture_log_odds(z: Tensor, y: Tensor) -> Tensor:
     above, middle = torch.empty_like(z), z.median()
     for here in classes:
         above[here] = z[here] - (z[here].median() if len(here) >= FEW else middle)
-    ahead, pooled, none = _outlying(above), _two_normals(z), -math.log(max(len(z), 2))
+    ahead, none = _outlying(above), -math.log(max(len(z), 2))
+    pooled = _two_normals(z) if any(len(here) < FEW for here in classes) else None
     found = torch.empty_like(z)
     for here in classes:
         odds = _two_normals(z[here]) if len(here) >= FEW else None if pooled is None else pooled[here]

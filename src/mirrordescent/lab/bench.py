@@ -91,7 +91,8 @@ class Training:
     def __init__(self, bench: Bench, device: torch.device, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]):
         shape, draw = SHAPES[bench.model], torch.Generator(device).manual_seed(0)
         model = build(bench.model, shape, CLASSES).to(device)
-        self.model: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs
+        # (torch's stubs do not have it)
+        self.model: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         x = torch.randn(bench.batch_size, *shape, device=device, generator=draw)
         self.x = x.to(memory_format=torch.channels_last)
         self.y = torch.randint(CLASSES, (bench.batch_size,), device=device, generator=draw)

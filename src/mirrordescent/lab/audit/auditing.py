@@ -242,8 +242,7 @@ def run_for(held: Data, data: str, asked: Asked) -> Run:
     same = {name: getattr(asked, name) for name in ("label", "without", "test", "model", "seed")}
     base = Run(data=data, **same)
     base = settled(base, held)
-    given = {"lr": asked.lr, "lam": asked.lam, "epochs": asked.epochs, "batch_size": asked.batch_size}
-    choice = chosen(len(held), base.model, **given)  # type: ignore[arg-type]  # None where nothing is given
+    choice = chosen(len(held), base.model, lr=asked.lr, lam=asked.lam, epochs=asked.epochs, batch_size=asked.batch_size)
     noise = {"corruption": asked.corruption, "noise": asked.noise} if asked.corruption else {}
     how = {"loss": "elr", "every": math.ceil(choice.epochs / EVALUATIONS), "stop": "never"}
     return Run.from_dict({**base.to_dict(), **dataclasses.asdict(choice), **noise, **how})

@@ -111,20 +111,26 @@ def _doubts(audited: Audited) -> Iterator[str]:
             "No second network has checked this estimate (--no-check): where classes overlap it may be far too high, "
             "and where labels were learnt by heart far too low."
         )
-    if check is not None and not check.in_vain and check.wrong < HARDLY * check.first and check.first > FEW:
+    elif not check.in_vain:
+        yield from _disagreement(check, audited.found.noise)
+    if n < SMALL:
+        yield f"With only {n:,} samples the numbers are rough."
+
+
+def _disagreement(check: Check, noise: float) -> Iterator[str]:
+    """Where the second network finds far fewer labels wrong than the first, or contradicts far more of them."""
+    if check.wrong < HARDLY * check.first and check.first > FEW:
         yield (
             f"The second network takes hardly any of the labels that it judged for wrong ({100 * check.wrong:.1f} %; "
             f"the first network {100 * check.first:.1f} %): what is flagged may be samples that are hard to tell "
             "apart, with the right labels of a small class among them. Look at them before you drop any."
         )
-    if check is not None and not check.in_vain and check.contradicted > audited.found.noise + FAR:
+    if check.contradicted > noise + FAR:
         yield (
             "A second network, which had not seen the labels that it judged, contradicts far more of them "
             f"({100 * check.contradicted:.1f} %) than are estimated to be wrong: either the classes are hard to tell "
             "apart, or the first network has learnt labels by heart. Trust the ranking, not the number."
         )
-    if n < SMALL:
-        yield f"With only {n:,} samples the numbers are rough."
 
 
 def _second_opinion(noise: float, check: Check | None) -> Iterator[str]:
