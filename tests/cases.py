@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -81,3 +82,4 @@ CASES = [
     ),
 ]
 IDS = [case.name for case in CASES]
+every_case = pytest.mark.parametrize("case", CASES, ids=IDS)

@@ -8,12 +8,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cases import CASES, IDS
 from torch import Tensor
 
 import mirrordescent as md
 
-every_case = pytest.mark.parametrize("case", CASES, ids=IDS)
 inf, nan = float("inf"), float("nan")
 
 

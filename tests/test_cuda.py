@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES, IDS, Case
+from cases import CASES, Case, every_case
 from torch import Tensor, nn
 
 import mirrordescent as md
@@ -219,7 +219,7 @@ FEW = ["l2", "q=3", "squarednorm=3"]  # of each kind one whose step is of few op
 
 @STANDIN
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@every_case
 def test_the_host_never_waits(case: Case) -> None:
     task = Task(case, momentum=0.5)
     task.step()  # compiles what has to be compiled

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import CASES, IDS, Case
+from cases import CASES, Case, every_case
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference import linear_losses, rmd_step
@@ -75,7 +75,7 @@ def compare(case: Case, batch_size: int, *, steps: int = 200, lr: float = 0.02, 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 32])
 @pytest.mark.parametrize("reduction", ["sample", "batch"])
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@every_case
 def test_equals_the_literal_algorithm(case: Case, reduction: str, batch_size: int) -> None:
     compare(case, batch_size, reduction=reduction)
 
@@ -102,7 +102,7 @@ def run(steps: int = 30, **options: Any) -> tuple[Tensor, md.RMD]:
     return w.detach(), optimizer
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@every_case
 @pytest.mark.parametrize("reduction", ["sample", "batch"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_infinite_lam_is_smd(case: Case, reduction: str, momentum: float) -> None:

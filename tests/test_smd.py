@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import CASES, IDS, Case
+from cases import CASES, Case, every_case
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
@@ -55,7 +55,7 @@ def test_l2_is_sgd_bit_for_bit(settings: dict[str, Any], path: dict[str, Any], d
     assert_same(mine, trajectory(torch.optim.SGD(theirs, lr=0.1, **settings, **path), theirs))
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@every_case
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"maximize": True}], ids=str)
 def test_every_potential_is_the_dual_equation(case: Case, settings: dict[str, Any]) -> None:
     """∇ψ(w_t) = ∇ψ(w_0) − η Σ m, with the sum kept in the dual."""
@@ -74,7 +74,7 @@ def test_every_potential_is_the_dual_equation(case: Case, settings: dict[str, An
         torch.testing.assert_close(case.potential.gradient(w.detach()), dual, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@every_case
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_foreach_equals_single(case: Case, momentum: float) -> None:
     ours, theirs = parameters(case), parameters(case)
@@ -85,7 +85,7 @@ def test_foreach_equals_single(case: Case, momentum: float) -> None:
         torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@every_case
 @pytest.mark.parametrize("foreach", [False, True])
 def test_tensor_lr_equals_number(case: Case, foreach: bool) -> None:
     ours, theirs = parameters(case), parameters(case)

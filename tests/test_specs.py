@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cases import CASES, IDS, Case
+from cases import CASES, Case
 from torch import Tensor
 
 import mirrordescent as md
 
-every_case = pytest.mark.parametrize("case", CASES, ids=IDS)
 inf, nan = float("inf"), float("nan")
 
 
