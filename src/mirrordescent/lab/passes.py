@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 COLUMNS = 64  # of a block; the width must be a multiple of it
+ROUNDING = {"enable_fp_fusion": True}  # a·b + c is rounded once; Triton's default depends on its release
 
 
 class Blocks(NamedTuple):
@@ -37,7 +38,8 @@ class Blocks(NamedTuple):
         programs = self.programs if stages > 1 else BY_ITSELF * self.programs
         across = width // COLUMNS
         along = min(triton.cdiv(x.numel() // width, self.rows), max(1, programs // across))
-        return (along, across), {"ROWS": self.rows, "COLUMNS": COLUMNS, "num_warps": self.warps, "STAGES": stages}
+        settings = {"ROWS": self.rows, "COLUMNS": COLUMNS, "STAGES": stages, "num_warps": self.warps, **ROUNDING}
+        return (along, across), settings
 
     @property
     def fold(self) -> int:
@@ -264,7 +266,7 @@ def evaluated(
     width = x.shape[1]
     channel = torch.empty(2, width, dtype=torch.float32, device=x.device)
     with torch.cuda.device(x.device):
-        _remembered[(width // COLUMNS,)](gamma, beta, mean, var, channel, width, eps, COLUMNS=COLUMNS)
+        _remembered[(width // COLUMNS,)](gamma, beta, mean, var, channel, width, eps, COLUMNS=COLUMNS, **ROUNDING)
     return normalised(x, channel, added, relu=relu, blocks=EVALUATE)
 
 

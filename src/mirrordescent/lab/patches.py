@@ -45,6 +45,6 @@ def patches_by_kernel(x: Tensor, spare: int) -> Tensor:
     with torch.cuda.device(x.device):
         _patches[(triton.cdiv(pixels, block),)](
             x, rows, pixels, height, width, *x.stride(), CHANNELS=channels, SIZE=size,
-            COLUMNS=columns, PIXELS=block, num_warps=WARPS,
+            COLUMNS=columns, PIXELS=block, num_warps=WARPS, enable_fp_fusion=True,
         )  # fmt: skip
     return rows
