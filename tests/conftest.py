@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from hypothesis import settings
-from standin import stand_in
+from standin import has_interpreter, stand_in
 
 pytest.register_assert_rewrite("cases", "reference", "official_files", "browser", "findings")  # says both sides
 
@@ -21,11 +21,14 @@ def _seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def _gpu(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Where there is none, tests of a GPU that need none of its kernels run on a stand-in."""
+    """Where there is none, a test of a GPU runs on a stand-in, if that can do what it needs."""
     if torch.cuda.is_available() or not request.node.get_closest_marker("cuda"):
         yield
-    elif request.node.get_closest_marker("standin"):
-        with stand_in():
+    elif marker := request.node.get_closest_marker("standin"):
+        kernels = marker.kwargs.get("kernels", False)
+        if kernels and not has_interpreter():
+            pytest.skip("needs a CUDA device, or Triton 3.7")
+        with stand_in(kernels=kernels):
             yield
     else:
         pytest.skip("needs a CUDA device")

@@ -3,12 +3,16 @@
 Its tensors say that they lie on cuda:0, and are computed on the CPU. While a graph is captured, or waiting is forbidden
 (`torch.cuda.set_sync_debug_mode("error")`), looking at a value and copying between devices fail. A captured graph does
 what CUDA's does: nothing happens at its capture, and a replay repeats the operations without Python, on the same
-memory, with the numbers that Python had at the time. Of kernels, streams, autocast (what would be computed in bfloat16
-is in float32) and the GPU's own rounding it knows nothing.
+memory, with the numbers that Python had at the time. Kernels, if asked for, are followed by Triton's interpreter, which
+is slow (that a compiler takes them, test_kernels.py says). Of streams, autocast (what would be computed in bfloat16 is
+in float32) and the GPU's own rounding it knows nothing.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -21,10 +25,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from mirrordescent import fused
+from mirrordescent.fused import has_triton
 from mirrordescent.lab import job, norm, stem
 
 CUDA = torch.device("cuda", 0)
 INSIDE = torch.device("meta")  # what PyTorch takes it for: every build has this device, and autograd works there
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # asked whenever a kernel is defined, Triton's own among them
 LOOKS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::masked_select", "aten::nonzero"}
 LOOKS |= {"aten::_unique2", "aten::bincount", "aten::repeat_interleave", "aten::unique_consecutive"}
 INDEXED = {"aten::index", "aten::index_put", "aten::index_put_"}  # by a mask they look where it is true
@@ -57,6 +64,14 @@ class There(Tensor):
         raise AssertionError(f"{func} of a tensor of the stand-in, and it is gone")
 
 
+def has_interpreter() -> bool:
+    """Whether Triton is here, and its interpreter can do what our kernels ask for."""
+    if not has_triton():
+        return False
+    release = importlib.metadata.version("triton").split(".")
+    return (int(release[0]), int(release[1])) >= (3, 7)
+
+
 def there(device: Any) -> bool:
     return device is not None and torch.device(device).type in (CUDA.type, INSIDE.type)
 
@@ -73,6 +88,9 @@ class Asking(TorchFunctionMode):
         if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") == INSIDE:
             del kwargs["device"]
             return func(*args, **kwargs).to(INSIDE)
+        # what a model does whose memory format is changed
+        if func == Tensor.data.__set__ and all(isinstance(t, There) for t in args):  # type: ignore[attr-defined]
+            args[0].held = args[1].held
         names = (torch.device, str) if func is Tensor.to else torch.device
         return func(*(INSIDE if isinstance(a, names) and there(a) else a for a in args), **kwargs)
 
@@ -151,6 +169,14 @@ class Machine(TorchDispatchMode):
         known = {id(t.held): t for t in here}  # what was written to in place
         return tree_map(lambda t: known[id(t)] if id(t) in known else There(t) if isinstance(t, Tensor) else t, out)
 
+    def launch(self, kernel: Callable[..., None], *args: Any, **settings: Any) -> None:
+        """A kernel, which is one operation more."""
+        args, settings = tree_map(lambda t: t.held if isinstance(t, There) else t, (args, settings))
+        if self.graph is None:
+            kernel(*args, **settings)
+        else:
+            self.graph.add(kernel, args, settings)
+
     @contextmanager
     def capture(self, graph: Graph, **_: Any) -> Iterator[None]:
         assert self.graph is None
@@ -166,8 +192,8 @@ class Machine(TorchDispatchMode):
 
 
 @contextmanager
-def stand_in() -> Iterator[None]:
-    """While it lasts, PyTorch finds a GPU."""
+def stand_in(*, kernels: bool = False) -> Iterator[None]:
+    """While it lasts, PyTorch finds a GPU, and Triton is installed only if there are to be kernels."""
     machine = Machine()
     instead: dict[str, Any] = {
         "CUDAGraph": Graph,
@@ -195,10 +221,47 @@ def stand_in() -> Iterator[None]:
         for name, value in instead.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         stack.enter_context(mock.patch.object(job, "halved", job.call))
-        for module in (fused, norm, stem):  # its kernels want a real one
-            stack.enter_context(mock.patch.object(module, "has_triton", return_value=False))
+        if kernels:
+            stack.enter_context(interpreted_kernels(machine))
+        else:
+            for module in (fused, norm, stem):
+                stack.enter_context(mock.patch.object(module, "has_triton", return_value=False))
         stack.enter_context(machine)
         stack.enter_context(Asking())
+        yield
+
+
+@contextmanager
+def interpreted_kernels(machine: Machine) -> Iterator[None]:
+    """While it lasts, a kernel's launch is followed by Triton's interpreter."""
+    import numpy as np
+    from triton import language as tl
+    from triton.runtime.interpreter import GridExecutor, InterpreterBuilder, TensorHandle
+
+    from mirrordescent.lab import passes
+
+    interpreted, cast, binary = GridExecutor.__call__, InterpreterBuilder.cast_impl, InterpreterBuilder.binary_op
+
+    def launched(executor: Any, *args: Any, **settings: Any) -> None:
+        machine.launch(functools.partial(interpreted, executor), *args, **settings)
+
+    def rounded(builder: Any, number: Any, dtype: Any) -> Any:
+        """A cast, which to bfloat16 is to the nearest, not towards 0 as the interpreter has it."""
+        if (number.dtype.scalar, dtype.scalar) != (tl.float32, tl.bfloat16):
+            return cast(builder, number, dtype)
+        return TensorHandle(torch.tensor(number.data).bfloat16().view(torch.uint16).numpy(), tl.bfloat16)
+
+    def combined(builder: Any, *given: Any) -> Any:
+        """An operation on two numbers; if it compares them it gives no number, as the interpreter has it."""
+        result = binary(builder, *given)
+        return TensorHandle(result.data, tl.int1) if result.data.dtype == np.bool_ else result
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(GridExecutor, "__call__", launched))
+        stack.enter_context(mock.patch.object(InterpreterBuilder, "cast_impl", rounded))
+        stack.enter_context(mock.patch.object(InterpreterBuilder, "binary_op", combined))
+        stack.enter_context(mock.patch.object(passes, "_room", return_value=2**17))
+        stack.enter_context(np.errstate(all="ignore"))  # a GPU does not warn either
         yield
 
 
