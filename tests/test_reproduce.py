@@ -105,6 +105,9 @@ def test_every_run_is_there_once_and_the_headline_rows_come_first() -> None:
 
 def test_some_of_the_runs_can_be_asked_for() -> None:
     everything_there = runs_of("all")
+    assert runs_of() == runs_of("40", "all") == everything_there
+    assert runs_of("25", "40") == [run for run in everything_there if run.corruption in (0.4, 0.25)]
+    assert [run.corruption for run in runs_of("25", "40", quick=True)] == 3 * [0.4] + 3 * [0.25]
     assert [run for name in METHOD_NAMES for run in runs_of("40", methods=[name])] == sorted(
         runs_of("40"), key=lambda run: list(METHOD_NAMES.values()).index(method_of(run))
     )
@@ -472,7 +475,7 @@ class TestCommand:
         shutil.copytree(RECORDS, root)
         records = read_all(root)
         monkeypatch.setattr(lab, "reproduce", lambda *_, **__: (records[:1], []))
-        assert self.call("--root", str(root), "--table", "40", "--json") == 0
+        assert self.call("--root", str(root), "--table", "40", "25", "--json") == 0
         shown = capsys.readouterr()
         assert [held["id"] for held in json.loads(shown.out)] == [records[0].id]
         assert str(root / "reproduction.html") in shown.err

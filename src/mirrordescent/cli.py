@@ -67,7 +67,7 @@ COMMANDS = {
         reproduce,
         "  rmd reproduce --table 40 --quick\n"
         "  rmd reproduce --minutes 30 --root runs/paper\n"
-        "  rmd reproduce --table 40 --methods rmd-batch --lams 1 1.2 --seeds 0 --epochs 1500\n"
+        "  rmd reproduce --table 40 25 --methods rmd-batch --lams 1 1.2 --seeds 0 --epochs 1500\n"
         "  rmd reproduce --report-only --root runs/paper",
     ),
     "continual": Command(

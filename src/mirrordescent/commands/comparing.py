@@ -21,7 +21,7 @@ from mirrordescent.lab.watching import Watching, console, counting, say
 def reproduce(
     keeping: Kept,
     place: Where,
-    table: Literal["40", "25", "10", "0", "all"] = "all",
+    table: tuple[Literal["40", "25", "10", "0", "all"], ...] = ("all",),
     quick: bool = False,
     methods: tuple[str, ...] = (),
     lams: tuple[float, ...] = (),
@@ -40,7 +40,7 @@ def reproduce(
     paper's runs under --root: reproduction.html, reproduction.md and pictures.
 
     Args:
-        table: the table with this % of the labels redrawn, or all of them
+        table: the tables with these % of the labels redrawn, or all of them
         quick: only the first rows of each table, for ten epochs, to see that it works
         methods: only these methods, of rmd-sample, rmd-batch, weight-decay, sgd
         lams: only these λ
@@ -57,14 +57,14 @@ def reproduce(
     chosen = bool(methods or lams or seeds or epochs is not None)
     if report_only:
         limits = minutes is not None or at_once is not None
-        _check_nothing_to_train(keeping, place, asked=table != "all" or quick or chosen or limits)
+        _check_nothing_to_train(keeping, place, asked=table != ("all",) or quick or chosen or limits)
         records = read_all(keeping.root, skip=left_out)
         show_reproduction(records, json=json)
         show_pages(lab.write_page(records, keeping, out))
         return 0
     if quick and chosen:
         raise ValueError("--quick chooses the runs itself: leave out --methods, --lams, --seeds and --epochs")
-    runs = lab.runs_of(table, quick=quick, methods=methods, lams=lams, seeds=seeds, epochs=epochs)
+    runs = lab.runs_of(*table, quick=quick, methods=methods, lams=lams, seeds=seeds, epochs=epochs)
     check_writable((out or keeping.root) / "reproduction.html")
     with Watching(console(), total=len(runs)) as watch:
         records, rest = lab.reproduce(runs, keeping, place, minutes=minutes, at_once=at_once, watch=watch)

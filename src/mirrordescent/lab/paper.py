@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -115,9 +116,9 @@ def table_runs(corruption: int) -> list[Run]:
     return headline + first + again + rest + [paper_decay(corruption, lam) for lam in DECAY_LAMS[corruption]]
 
 
-def all_runs() -> list[Run]:
-    """Every table's runs: the headline rows of all tables before the rest of any."""
-    by_table = [table_runs(corruption) for corruption in TABLES]
+def all_runs(levels: Sequence[int] = TABLES) -> list[Run]:
+    """The runs behind all tables, or some: the headline rows of each before the rest of any."""
+    by_table = [table_runs(corruption) for corruption in levels]
     return [run for k in range(max(map(len, by_table))) for runs in by_table for run in runs[k : k + 1]]
 
 

@@ -23,37 +23,37 @@ QUICK_RUNS = 3  # of each table: RMD sample, RMD batch, SGD
 
 
 def runs_of(
-    table: str,
-    *,
+    *tables: str,
     quick: bool = False,
     methods: Sequence[str] = (),
     lams: Sequence[float] = (),
     seeds: Sequence[int] = (),
     epochs: int | None = None,
 ) -> list[Run]:
-    """The runs of a table ("40", "25", "10", "0") or of all ("all"), the most telling first.
+    """The runs of these tables ("40", "25", "10", "0") or of all ("all", or none named), the most telling first.
 
     quick: only the first few of each table, for ten epochs, to see that it works. methods, lams: only those, where any
     are named. seeds: each setting from these, instead of the tables' own. epochs: the limit, instead of the tables'; in
     the report longer runs have a row of their own. Raises ValueError for a method that is none of METHODS, and for a λ
     that none of the runs has.
 
-    >>> len(runs_of("all")), len(runs_of("40")), len(runs_of("40", quick=True))
-    (96, 24, 3)
+    >>> len(runs_of("all")), len(runs_of("40")), len(runs_of("40", "25")), len(runs_of("40", quick=True))
+    (96, 24, 48, 3)
     >>> [(run.lam, run.epochs) for run in runs_of("40", methods=["rmd-batch"], lams=[1, 0.7], epochs=1500)]
     [(1.0, 1500), (0.7, 1500)]
     >>> [(run.lam, run.seed) for run in runs_of("40", methods=["rmd-batch"], lams=[1, 0.7], seeds=[0, 5])]
     [(1.0, 0), (0.7, 0), (1.0, 5), (0.7, 5)]
     """
-    levels = paper.TABLES if table == "all" else (int(table),)
+    every = not tables or "all" in tables
+    levels = [level for level in paper.TABLES if every or str(level) in tables]
     if quick:
         chosen = [run for level in levels for run in paper.table_runs(level)[:QUICK_RUNS]]
         return [dataclasses.replace(run, epochs=QUICK_EPOCHS) for run in chosen]
     for method in methods:
         if method not in METHODS:
             raise unknown("method", method, METHODS)
-    runs = paper.all_runs() if table == "all" else paper.table_runs(levels[0])
-    runs = [run for run in runs if not methods or method_of(run) in [METHODS[name] for name in methods]]
+    asked = [METHODS[name] for name in methods or METHODS]
+    runs = [run for run in paper.all_runs(levels) if method_of(run) in asked]
     known = {run.lam for run in runs if run.lam is not None}
     if unknown_lams := [lam for lam in lams if lam not in known]:
         there = f"there are {', '.join(f'{lam:g}' for lam in sorted(known))}" if known else "they have no lam"
