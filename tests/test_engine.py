@@ -222,6 +222,26 @@ def test_numbers_that_make_no_sense(tmp_path: Path, wrong: dict[str, Any]) -> No
         engine(RUNS[:1], Keeping(tmp_path), CPU, **wrong)
 
 
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_folder_that_cannot_be_is_one_failure(tmp_path: Path, wait: bool) -> None:
+    (tmp_path / RUNS[2].id).write_text("in its place")
+    records, [end] = engine(RUNS[:4], Keeping(tmp_path, wait=wait), CPU, at_once=2)
+    assert (end.run, end.status) == (RUNS[2], "failed")
+    assert "File exists" in end.error
+    assert {record.id: record.rows for record in records} == alone(tmp_path, [*RUNS[:2], RUNS[3]])
+
+
+def test_an_error_of_the_engine_itself_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = iter([1, 2, 2])
+    monkeypatch.setattr(module._Side, "_room", lambda _: next(rooms))
+    runs = [dataclasses.replace(RUNS[0], epochs=9, seed=seed) for seed in range(3)]
+    with pytest.raises(StopIteration):
+        engine(runs, Keeping(tmp_path, checkpoint_seconds=1e6), CPU)
+    assert [(read(tmp_path / run.id).status, read(tmp_path / run.id).epochs) for run in runs[:2]] == 2 * [
+        ("interrupted", 1)
+    ]
+
+
 def test_a_folder_in_use_is_one_failure(tmp_path: Path) -> None:
     with held(tmp_path / RUNS[0].id, wait=False):
         records, [end] = engine(RUNS[:2], Keeping(tmp_path), CPU, at_once=2)

@@ -243,6 +243,23 @@ def test_runs_that_are_not_done_are_named_and_not_averaged_in() -> None:
 
 
 @pytest.mark.usefixtures("_undrawn")
+def test_runs_that_never_came_to_an_evaluation_are_named(tmp_path: Path) -> None:
+    sgd, rmd, ours = paper.table_runs(40)[2], paper.paper_rmd(40, 1.2), paper.our_rmd(40, 2.0)
+    failed = Record(Path("x"), rmd, "failed", "it is full")
+    records = [record(sgd, 0.7), failed, Record(Path("y"), ours, epochs=4), Record(Path("z"), Run(), "failed")]
+    text = write_page(records, Keeping(tmp_path)).markdown.read_text(encoding="utf-8")
+    assert "Not done: 2 of 3 runs." in text
+    assert "40 %, RMD batch, λ = 1.2, seed 0: failed: it is full, 0 of 100 epochs" in text
+    assert "40 %, RMD sample, λ = 2, seed 0: not finished (running or killed), 4 of 100 epochs" in text
+
+
+def test_the_epochs_of_a_row_are_those_of_its_figures() -> None:
+    under_way = record(paper.paper_rmd(40, 1.2), 0.8, status="running")
+    [row] = compared([dataclasses.replace(under_way, epochs=under_way.epochs + 4)])
+    assert (row.epochs, row.epochs_text) == (50, "50")
+
+
+@pytest.mark.usefixtures("_undrawn")
 def test_a_row_without_a_finished_run_is_not_compared_yet() -> None:
     rows = compared([record(paper.paper_sgd(40), 0.1, status="interrupted"), record(paper.paper_sgd(25), 0.1)])
     assert [row.off for row in rows] == [False, True]

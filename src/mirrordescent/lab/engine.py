@@ -20,7 +20,7 @@ from mirrordescent.lab.job import Job
 from mirrordescent.lab.loop import Keeping, Loop, Progress, Watch
 from mirrordescent.lab.names import first_line
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import Record, RunError, held, read
+from mirrordescent.lab.records import BusyError, Record, RunError, held, read
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.sweep import Finished, Work, deadline, results, sorted_out
 from mirrordescent.lab.train import earlier, signals, train
@@ -155,18 +155,20 @@ class _Side:
 
     def _go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
         self.waiting.extend(works)
-        while (self.waiting or self.active) and not stop():
-            for _ in range(len(self.waiting)):
-                if len(self.active) >= (at_once or self._room()) or stop():
-                    break
-                self._start(self.waiting.popleft())
-            if self.waiting and not self.active:  # other processes have all of them
-                time.sleep(0.2)
-            self._epoch(stop)
-        for loop in list(self.active):
-            with self._of(loop):
-                loop.interrupt()
-                self._end(loop)
+        try:
+            while (self.waiting or self.active) and not stop():
+                for _ in range(len(self.waiting)):
+                    if len(self.active) >= (at_once or self._room()) or stop():
+                        break
+                    self._start(self.waiting.popleft())
+                if self.waiting and not self.active:  # other processes have all of them
+                    time.sleep(0.2)
+                self._epoch(stop)
+        finally:
+            for loop in list(self.active):
+                with self._of(loop):
+                    loop.interrupt()
+                    self._end(loop)
         self.ended += [Finished(work.run, "waiting") for work in self.waiting]
 
     def _room(self) -> int:
@@ -186,16 +188,6 @@ class _Side:
         lock = self.locks.enter_context(contextlib.ExitStack())
         try:
             lock.enter_context(held(folder))
-        except RunError as error:
-            if self.keeping.wait:
-                self.waiting.append(work)
-                if folder not in self.told:
-                    self.told.add(folder)
-                    self.hear(Progress.waits(run, folder))
-            else:
-                self._end_with(Finished(run, "failed", first_line(error)))
-            return
-        try:
             record = earlier(folder, run, work.data)
             if record is not None and record.status == "done":
                 lock.close()
@@ -204,7 +196,13 @@ class _Side:
             loop = Loop(Job(run, work.data, self.place), record or Record(folder, run), self.keeping, self.hear)
         except Exception as error:  # it ends this run alone
             lock.close()
-            self._end_with(Finished(run, "failed", first_line(error)))
+            if self.keeping.wait and isinstance(error, BusyError):
+                self.waiting.append(work)
+                if folder not in self.told:
+                    self.told.add(folder)
+                    self.hear(Progress.waits(run, folder))
+            else:
+                self._end_with(Finished(run, "failed", first_line(error)))
             return
         self.active.append(loop)
         self.folders[loop] = lock

@@ -24,7 +24,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from mirrordescent.lab.records import Record
 from mirrordescent.lab.report.page import INK, PAPER
-from mirrordescent.lab.report.table import Line
+from mirrordescent.lab.report.table import Line, Spread
 
 Style = Literal["-", "--", ":"]
 WIDTH = 7.0  # inches; at 100 dots per inch, the width at which text is to be read
@@ -230,6 +230,13 @@ def stacked(count: int, height: float) -> tuple[Figure, list[Axes]]:
     return figure, list(grid.flat)
 
 
+def bars(spreads: Sequence[Spread], scale: float = 1.0) -> list[float] | None:
+    """The lengths of error bars. A point of one seed has none; None where no point has one."""
+    if all(spread.deviation is None for spread in spreads):
+        return None
+    return [math.nan if spread.deviation is None else spread.deviation * scale for spread in spreads]
+
+
 def epoch_axis(axes: Axes) -> None:
     """Epochs, at round numbers."""
     axes.set_xlabel("epoch")
@@ -238,18 +245,17 @@ def epoch_axis(axes: Axes) -> None:
 
 def _against_lam(axes: Axes, lines: Sequence[Line], key: str, style: Style, look: Look) -> None:
     scale = _scale(key)
-    points = sorted(
-        (line.lam, figure.mean * scale, (figure.deviation or 0.0) * scale)
+    points = [
+        (line.lam, figure)
         for line in lines
         if line.lam is not None and line.lam < math.inf and (figure := line.figures.get(key))
-    )
+    ]
     if points:
-        lams, means, deviations = zip(*points, strict=True)
-        spread = deviations if any(deviations) else None
+        lams, spreads = zip(*sorted(points, key=lambda point: (point[0], point[1].mean)), strict=True)
+        means = [spread.mean * scale for spread in spreads]
         filling = look.colour if style == "-" else PAPER  # training has open markers, to be seen where lines coincide
-        axes.errorbar(
-            lams, means, spread, color=look.colour, linestyle=style, marker=look.marker, mfc=filling, capsize=2.5
-        )
+        looks: dict[str, Any] = {"linestyle": style, "marker": look.marker, "mfc": filling, "capsize": 2.5}
+        axes.errorbar(lams, means, bars(spreads, scale), color=look.colour, **looks)
     for line in lines:
         if line.lam is None and (figure := line.figures.get(key)):
             axes.axhline(figure.mean * scale, color=look.colour, linestyle=style, linewidth=1.3)

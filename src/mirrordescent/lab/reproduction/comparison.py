@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mirrordescent.lab import paper
 from mirrordescent.lab.records import Record
-from mirrordescent.lab.report.table import Line, Spread, table
+from mirrordescent.lab.report.table import Line, Spread, ranged, table
 from mirrordescent.lab.runs import Run
 
 METHODS = ("RMD sample", "RMD batch", "weight decay", "SGD")  # the order of the rows
@@ -49,13 +49,18 @@ class Row:
 
     @property
     def epochs(self) -> int:
-        """The epochs of the longest of the runs behind the figures."""
-        return max(record.epochs for record in self.line.counted)
+        """The epochs behind the figures, of the longest of the runs."""
+        return max(self._measured)
 
     @property
     def epochs_text(self) -> str:
-        """The epochs of all runs behind the figures: "100", or "85 to 100"."""
-        return self.line.epochs_text
+        """The epochs behind the figures, of all runs: "100", or "85 to 100"."""
+        return ranged(self._measured)
+
+    @property
+    def _measured(self) -> list[int]:
+        """After how many epochs each run was evaluated last; one that is under way may be further."""
+        return [int(record.final.get("epoch") or record.epochs) for record in self.line.counted]
 
     @property
     def ended(self) -> str:
@@ -132,12 +137,16 @@ def compared(records: Sequence[Record]) -> list[Row]:
     A setting without an evaluation has no row. One that was trained with several epoch limits has a row for each limit
     of at least what the tables plan or, where there is none, for the highest.
     """
-    lines = table([record for record in records if _setting(record.run) in _settings()])
-    rows = [_row(line) for line in lines if {"train_accuracy", "test_accuracy"} <= line.figures.keys()]
+    rows = [_row(line) for line in _lines(records) if _evaluated(line)]
     by_place: dict[tuple[int, int, float], list[Row]] = {}
     for row in sorted(rows, key=lambda row: (_place(row), row.given)):
         by_place.setdefault(_place(row), []).append(row)
     return [row for held in by_place.values() for row in [row for row in held if not row.short] or held[-1:]]
+
+
+def unevaluated(records: Sequence[Record]) -> list[Record]:
+    """Those of the paper's runs whose setting has no row, as none of its runs has come to an evaluation."""
+    return [record for line in _lines(records) if not _evaluated(line) for record in line.records]
 
 
 def leaders(rows: Sequence[Row]) -> list[Row]:
@@ -192,6 +201,15 @@ def method_of(run: Run) -> str:
 def level_of(run: Run) -> int:
     """The share of the labels that were redrawn, in %."""
     return round(100 * run.corruption)
+
+
+def _lines(records: Sequence[Record]) -> list[Line]:
+    """A line per setting of the paper's runs; other records are left out."""
+    return table([record for record in records if _setting(record.run) in _settings()])
+
+
+def _evaluated(line: Line) -> bool:
+    return {"train_accuracy", "test_accuracy"} <= line.figures.keys()
 
 
 def _row(line: Line) -> Row:

@@ -17,11 +17,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from mirrordescent.lab import paper
 from mirrordescent.lab.report.page import PAPER
-from mirrordescent.lab.report.pictures import LOOKS, WIDTH, Look, curve, epoch_axis, legend, stacked
+from mirrordescent.lab.report.pictures import LOOKS, WIDTH, Look, bars, curve, epoch_axis, legend, stacked
 from mirrordescent.lab.reproduction.comparison import METHODS, Row, leaders
 
 FAINT = 0.45  # the settings that are not the best
-LONGER = {"marker": "x", "markersize": 7, "markeredgewidth": 1.8, "linestyle": "None", "zorder": 4}
+LONGER = {"marker": "x", "markersize": 6, "markeredgewidth": 1.8, "linestyle": "None", "zorder": 4}
+ASIDE = 1.07  # longer runs stand so far to the right of their λ, where they cover none of the others
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ def against_lam(rows: Sequence[Row]) -> Figure:
             _theirs(axes, [f for f in published if f.algorithm == panel.algorithm], kind, LOOKS[panel.same])
             for method in panel.methods:
                 held = [row for row in rows if row.method == method]
-                _ours(axes, [row for row in held if not row.longer], kind, LOOKS[method])
-                _ours(axes, [row for row in held if row.longer], kind, LOOKS[method], **LONGER)
+                _ours(axes, [row for row in held if not row.longer], kind, LOOKS[method], 1.0)
+                _ours(axes, [row for row in held if row.longer], kind, LOOKS[method], ASIDE, **LONGER)
         grid[0, column].set_title(panel.title, loc="left")
         _lam_axis(grid[1, column], panel)
     for axes, kind in zip(grid[:, 0], ("test", "train"), strict=True):
@@ -103,13 +104,12 @@ def _curves(axes: Axes, row: Row, key: str, *, strong: bool) -> None:
                 line.set(marker=look.marker, markevery=(min(first, len(record.rows) - 1), step))
 
 
-def _ours(axes: Axes, rows: Sequence[Row], kind: str, look: Look, **style: Any) -> None:
-    points = [(row.lam, row.test if kind == "test" else row.train) for row in rows if row.lam is not None]
+def _ours(axes: Axes, rows: Sequence[Row], kind: str, look: Look, aside: float, **style: Any) -> None:
+    points = [(row.lam * aside, row.test if kind == "test" else row.train) for row in rows if row.lam is not None]
     if points:
         lams, spreads = zip(*points, strict=True)
-        means, deviations = [spread.mean for spread in spreads], [spread.deviation or 0.0 for spread in spreads]
-        bars = deviations if any(deviations) else None
-        axes.errorbar(lams, means, bars, color=look.colour, capsize=2.5, **{"marker": look.marker, **style})
+        style = {"marker": look.marker, "capsize": 2.5, **style}
+        axes.errorbar(lams, [spread.mean for spread in spreads], bars(spreads), color=look.colour, **style)
 
 
 def _theirs(axes: Axes, figures: Sequence[paper.Figure], kind: str, look: Look) -> None:

@@ -27,6 +27,7 @@ from mirrordescent.lab.reproduction.comparison import (
     leaders,
     level_of,
     method_of,
+    unevaluated,
 )
 from mirrordescent.lab.runs import Run
 
@@ -48,7 +49,8 @@ def write_page(records: Sequence[Record], keeping: Keeping, out: Path | None = N
         )
     where = "" if out is None else f" --out {shlex.quote(str(out))}"
     path = (keeping.root if out is None else out) / NAME
-    return saved(page_of(rows, f"rmd reproduce --report-only --root {root}{where}"), path, PICTURES)
+    made = page_of(rows, f"rmd reproduce --report-only --root {root}{where}", unevaluated(records))
+    return saved(made, path, PICTURES)
 
 
 def page(rows: Sequence[Row], command: str) -> str:
@@ -56,15 +58,15 @@ def page(rows: Sequence[Row], command: str) -> str:
     return as_markdown(page_of(rows, command), PICTURES)
 
 
-def page_of(rows: Sequence[Row], command: str) -> Page:
-    """The page about these rows; `command` makes it again."""
-    lead: list[Block] = [Text("Made from the records alone by"), Code(command), *map(Text, _lead(rows))]
+def page_of(rows: Sequence[Row], command: str, others: Sequence[Record] = ()) -> Page:
+    """The page about these rows, which says of `others` that they are not done; `command` makes it again."""
+    lead: list[Block] = [Text("Made from the records alone by"), Code(command), *map(Text, _lead(rows, others))]
     levels = {level: [row for row in rows if row.corruption == level] for level in paper.TABLES}
     sections = [_level(level, held) for level, held in levels.items() if held]
     return Page("The paper's tables on CIFAR-10 and ResNet-18", lead, [_headlines(bests(rows)), *sections])
 
 
-def _lead(rows: Sequence[Row]) -> Iterable[str]:
+def _lead(rows: Sequence[Row], others: Sequence[Record]) -> Iterable[str]:
     yield (
         "Each training label was redrawn from all ten classes with the probability that the table names. RMD batch is "
         "what the paper calls RMD: its Algorithm 2, with ψ = ‖w‖² as in the authors' runs. RMD sample has a "
@@ -90,7 +92,7 @@ def _lead(rows: Sequence[Row]) -> Iterable[str]:
     if count < planned:
         yield f"Of the {planned} runs that are planned for the tables, {count} {'is' if count == 1 else 'are'} done."
     records = [record for row in rows for record in row.line.records]
-    if standing := unfinished(records, "the tables", _title):
+    if standing := unfinished([*records, *others], "the tables", _title):
         yield standing
 
 
@@ -216,7 +218,7 @@ def _lam_caption(rows: Sequence[Row]) -> Iterable[str]:
     if any(row.test.deviation is not None for row in rows):
         yield "Bars: standard deviation over seeds."
     if any(row.longer for row in rows):
-        yield "Crosses: runs that were given more epochs than the tables plan for their λ."
+        yield "Crosses, a little to the right of their λ: runs that were given more epochs than the tables plan."
 
 
 def _curves_caption(rows: Sequence[Row], *, auroc: bool) -> Iterable[str]:
