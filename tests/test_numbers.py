@@ -103,6 +103,28 @@ def test_what_could_be_wrong_is_told() -> None:
     assert reading(["1.5", "-2e3", "none"], semicolons=False) is None
 
 
+@given(st.lists(st.integers(0, 24 * 3600 - 1), min_size=1, max_size=20), st.sampled_from(["24", "seconds", "12"]))
+def test_times_are_hours(moments: list[int], way: str) -> None:
+    cells = []
+    for moment in moments:
+        hours, minutes, seconds = moment // 3600, moment // 60 % 60, moment % 60
+        if way == "12":
+            cells.append(f"{(hours - 1) % 12 + 1}:{minutes:02} {'pm' if hours >= 12 else 'AM'}")
+        else:
+            cells.append(f"{hours:02}:{minutes:02}" + (f":{seconds:02}" if way == "seconds" else ""))
+    exact = [moment if way == "seconds" else moment // 60 * 60 for moment in moments]
+    assert [float(cell) for cell in read(cells)] == pytest.approx([moment / 3600 for moment in exact])
+    assert told(cells) == ("times taken as hours (12:30 as 12.5)",)
+    assert read([*cells, *["?"] * len(cells)])[: len(cells)] == read(cells)
+
+
+@pytest.mark.parametrize(
+    "cells", [["4:3", "16:9"], ["12:30", "930"], ["12:60"], ["13:00 pm"], ["a:b", "12:30"], [":30"]]
+)
+def test_what_is_no_time(cells: list[str]) -> None:
+    assert read(cells) == cells
+
+
 @given(VALUES, st.sampled_from(["kg", "cm", "km²", "Stk", "h"]), st.sampled_from(["", " ", "\u00a0"]), st.booleans())
 def test_units(values: list[float], unit: str, space: str, some: bool) -> None:
     """Behind all numbers, or, if it is a measure, behind some: people leave it out."""

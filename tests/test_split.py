@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from mislabelled import table
 
 from mirrordescent.lab.audit.auditing import Asked, audit_data, works_of
 from mirrordescent.lab.audit.cleaning import Cleaning, by_audit, compared
-from mirrordescent.lab.data.split import copies_of, first_of, split, split_apart
+from mirrordescent.lab.data import Source, load
+from mirrordescent.lab.data.split import copies_of, count_known, first_of, split, split_apart
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
 
@@ -53,6 +55,14 @@ def test_rows_of_categories_are_observations() -> None:
     assert copies_of(beside.repeat(2, 1)) is not None
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_few_columns_of_few_values_are_observations(columns: int) -> None:
+    """An age, or an age and a sex: one column has as many values as there are different rows, or half of that."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.stack([torch.randint(n, (1000,), generator=generator) for n in (80, 2)[:columns]], dim=1)
+    assert copies_of(values.double()) is None
+
+
 def test_pictures_are_equal_only_as_copies() -> None:
     pictures = torch.randint(2, (50, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     assert copies_of(pictures) is None
@@ -68,6 +78,50 @@ def test_no_sample_is_judged_by_its_copy(times: int) -> None:
     assert sorted([*rows.tolist(), *others.tolist()]) == list(range(100 * times))
     assert not set(kinds[rows].tolist()) & set(kinds[others].tolist())
     assert len(others) == pytest.approx(20 * times, abs=4 * times)
+
+
+@pytest.mark.parametrize("kind", ["table", "arrays", "folder"])
+def test_no_test_sample_of_ones_own_data_is_known_from_training(kind: str, tmp_path: Path) -> None:
+    inputs, labels = several(60, 3)
+    path = tmp_path / {"table": "a.csv", "arrays": "a.npz", "folder": "a"}[kind]
+    if kind == "table":  # with a column that tells copies apart, and is no input
+        cells = zip(range(180), *inputs.T.tolist(), labels.tolist(), strict=True)
+        lines = [",".join(map(str, row)) for row in cells]
+        path.write_text("\n".join(["row,a,b,c,label", *lines]))
+    elif kind == "arrays":
+        np.savez(path, x=inputs.numpy(), y=labels.numpy())
+    else:
+        image = pytest.importorskip("PIL.Image")
+        for i, (row, y) in enumerate(zip(inputs, labels.tolist(), strict=True)):
+            (path / str(y)).mkdir(parents=True, exist_ok=True)
+            pixels = (row.sigmoid() * 255).byte().repeat_interleave(8).repeat(24, 1)
+            image.fromarray(pixels.numpy()).save(path / str(y) / f"{i}.bmp")
+    data = load(Source(str(path)))
+    assert len(data) + len(data.test_inputs) == 180
+    assert len(data.test_inputs) == pytest.approx(36, abs=6)
+    assert count_known(data.inputs, data.test_inputs) == 0
+    assert any(note.endswith("split with seed 0, with copies on the same side") for note in data.notes)
+
+
+def test_a_class_whose_samples_are_all_copies_of_others_stays_in_training() -> None:
+    inputs = torch.arange(50.0)[:, None] * torch.tensor([1.0, -2.0, 3.0])
+    inputs, labels = torch.cat([inputs, inputs]), torch.cat([torch.arange(50) % 2, torch.full((50,), 2)])
+    labels[50:99] = labels[:49]  # one sample alone is of class 2, and its first copy of class 1
+    for seed in range(20):
+        rows, others = split_apart(labels, inputs, 0.3, seed, "data")
+        assert set(labels[rows].tolist()) == {0, 1, 2}
+        assert count_known(inputs[rows], inputs[others]) == 0
+
+
+def test_a_test_set_that_is_known_from_training_is_told(tmp_path: Path) -> None:
+    inputs, labels = several(100, 1)
+    lines = [f"{','.join(map(str, row))},{y}" for row, y in zip(inputs.tolist(), labels.tolist(), strict=True)]
+    (tmp_path / "a.csv").write_text("\n".join(["a,b,c,label", *lines[:80]]))
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,c,label", *lines[50:]]))
+    told = load(Source(str(tmp_path / "a.csv"), test=str(tmp_path / "t.csv"))).notes[-1]
+    assert told == "test samples with the same inputs as a training sample: 30 of 50"
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,c,label", *lines[80:]]))
+    assert "same inputs" not in load(Source(str(tmp_path / "a.csv"), test=str(tmp_path / "t.csv"))).notes[-1]
 
 
 def test_without_copies_it_is_the_plain_split() -> None:

@@ -180,7 +180,7 @@ def test_single_members_and_two_classes(tmp_path: Path) -> None:
 
 
 def test_the_note_on_a_split_without_one() -> None:
-    train, test, told = divided(torch.arange(10) % 2, 0.2, 0, "a", "rows", whole=True)
+    train, test, told = divided(torch.arange(10) % 2, lambda: torch.empty(0), 0.2, 0, "a", "rows", whole=True)
     assert train.tolist() == list(range(10))
     assert test.tolist() == split(torch.arange(10) % 2, 0.2, 0)[1].tolist()
     assert told == "all 10 rows are trained on, and none is set aside"

@@ -186,7 +186,8 @@ def given_labels(run: Run, data: Data) -> Corrupted:
     """The targets that training sees, and which of them are wrong."""
     if data.classes is not None:
         scaled = Scaling(data, torch.device("cpu"))(data.inputs) if run.noise == "instance" else None
-        return corrupt(data.targets, data.classes, run.noise_of_labels, scaled)
+        noise, names = run.noise_of_labels, data.class_names
+        return corrupt(data.targets, data.classes, noise, scaled, names=names, rows=data.rows, there=data.there)
     if run.noise_of_labels.kind != "none":
         raise ValueError(f"corruption is for classes, but {data.name} is a regression")
     return Corrupted(data.targets, torch.zeros(len(data), dtype=torch.bool))

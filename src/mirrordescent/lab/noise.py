@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from mirrordescent.lab.names import listed
 
 KINDS = ("none", "uniform", "symmetric", "pair", "instance", "file")
 SPREAD = 0.1  # for "instance": standard deviation of the samples' own rates about the rate, at most
@@ -19,7 +22,7 @@ class Noise:
     kind: "uniform", each label with probability `rate` replaced by a draw from *all* classes (the paper's: of 40 %
         redrawn, 36 % end up wrong with ten classes); "symmetric", by a draw from the other classes, so always wrong;
         "pair", by the next class; "instance", by another class that depends on the sample's inputs, and at a rate of
-        the sample's own (Xia et al. 2020); "file", labels from a text file, one number per line; "none".
+        the sample's own (Xia et al. 2020); "file", labels from a text file, one per line; "none".
     rate: the probability, in [0, 1].
     seed: of the draws. path: of the file.
     """
@@ -46,11 +49,22 @@ class Corrupted:
     changed: Tensor  # (n,), bool
 
 
-def corrupt(labels: Tensor, classes: int, noise: Noise, inputs: Tensor | None = None) -> Corrupted:
+def corrupt(
+    labels: Tensor,
+    classes: int,
+    noise: Noise,
+    inputs: Tensor | None = None,
+    *,
+    names: Sequence[str] = (),
+    rows: Tensor | None = None,
+    there: int = 0,
+) -> Corrupted:
     """Labels (n,) of `classes` classes, corrupted; the same noise gives the same labels on every machine.
 
-    inputs: (n, ...), scaled, for kind "instance". Raises ValueError for labels outside [0, classes), or a file that
-    does not fit.
+    inputs: (n, ...), scaled, for kind "instance".
+    names, rows, there: for kind "file", whose lines are names, or else numbers, of classes, and stand for the samples,
+        or for the `there` entries of which the samples are `rows`, (n,).
+    Raises ValueError for labels outside [0, classes), or a file that does not fit.
 
     >>> import torch
     >>> from mirrordescent.lab.noise import Noise, corrupt
@@ -64,7 +78,7 @@ def corrupt(labels: Tensor, classes: int, noise: Noise, inputs: Tensor | None = 
         raise ValueError(f"labels must lie in [0, {classes}), got {int(labels.min())} to {int(labels.max())}")
     true = labels.cpu().long()
     if noise.path is not None:
-        given = _from_file(noise.path, len(true), classes)
+        given = _from_file(Path(noise.path), len(true), classes, names, rows, there)
     elif noise.kind == "instance":
         if inputs is None or classes < 2:
             raise ValueError(f"noise 'instance' needs the inputs and at least two classes, got {classes}")
@@ -110,13 +124,21 @@ def _by_instance(true: Tensor, classes: int, noise: Noise, x: Tensor) -> Tensor:
     return torch.where(chosen & (other != true), other, true)
 
 
-def _from_file(path: str, n: int, classes: int) -> Tensor:
-    lines = Path(path).read_text(encoding="utf-8").split()
-    if len(lines) != n:
-        raise ValueError(f"{path} holds {len(lines)} labels, but there are {n} samples")
-    labels = []
-    for row, text in enumerate(lines, start=1):
-        if not text.isdecimal() or int(text) >= classes:
-            raise ValueError(f"{path}, label {row}: {text!r} is not a class in [0, {classes})")
-        labels.append(int(text))
-    return torch.tensor(labels, dtype=torch.int64)
+def _from_file(path: Path, n: int, classes: int, names: Sequence[str], rows: Tensor | None, there: int) -> Tensor:
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    while lines and not lines[-1] and len(lines) not in (n, there):
+        lines.pop()
+    which = list(range(n)) if rows is None or len(lines) == n else rows.tolist()
+    if len(lines) != (n if rows is None or len(lines) == n else there):
+        whole = f", of {there} in the data's own file" if rows is not None and there != n else ""
+        raise ValueError(f"{path} holds {len(lines)} labels, but there are {n} samples to train on{whole}")
+    given = [lines[row] for row in which]
+    named = {name: place for place, name in enumerate(names)}
+    numbered = {text: int(text) for text in set(given) if text.isdecimal() and int(text) < classes}
+    places = named if set(given) <= named.keys() else numbered
+    for known in (named | numbered, places):  # what is neither first
+        for row, text in zip(which, given, strict=True):
+            if text not in known:
+                one_of = f"one of {listed(list(names), most=10)}, nor a number" if names else "a class"
+                raise ValueError(f"{path}, line {row + 1}: {text!r} is not {one_of} in [0, {classes})")
+    return torch.tensor([places[text] for text in given], dtype=torch.int64)

@@ -51,7 +51,7 @@ class Run:
     """how: uniform draws from all classes (the paper's), symmetric from the others, pair takes the next class,
     instance one that depends on the sample's inputs, file the one in --noise-file"""
     noise_file: str | None = None
-    """labels for noise "file", one number per line"""
+    """labels for noise "file": a line with a class for each row of your table, or for each sample"""
     model: Literal["auto", "linear", "mlp", "cnn", "deep-cnn", "resnet18"] = "auto"
     """the network; auto is what suits the data"""
     start: Literal["default", "near-zero"] = "default"

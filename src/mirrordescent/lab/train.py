@@ -111,8 +111,9 @@ def earlier(folder: Path, run: Run, data: Data) -> Record | None:
     if record.run != run:
         raise RunError(f"{folder} holds another run of the same name; remove it, or choose another folder with --root")
     if record.data.get("digest") != digest_of(run, data):
+        files = run.data if run.noise_file is None else f"{run.data} or {run.noise_file}"
         raise RunError(
-            f"{run.data} has changed since {folder} was begun; remove that folder, or choose another with --root"
+            f"{files} has changed since {folder} was begun; remove that folder, or choose another with --root"
         )
     return record
 

@@ -250,7 +250,7 @@ def run_for(held: Data, data: str, asked: Asked) -> Run:
 
 def part_of(data: Data, rows: Tensor, labels: Tensor) -> Data:
     """The data with only these rows as training samples; labels: new ones for all rows of `data`."""
-    return dataclasses.replace(data, inputs=data.inputs[rows], targets=labels[rows])
+    return dataclasses.replace(data, inputs=data.inputs[rows], targets=labels[rows], rows=None)
 
 
 def judged_by(data: Data, inputs: Tensor, labels: Tensor) -> Data:

@@ -76,7 +76,11 @@ def prepare_arrays(
     classes = class_names(found.labels, f"{path}, array {found.y_name!r}")
     targets = class_numbers(found.labels, classes, found.place)
     if found_test is None:
-        rows, test_rows, told = divided(targets, test_share, split_seed, str(path), "samples", whole)
+
+        def everything() -> Tensor:
+            return torch.from_numpy(found.x.astype(np.float64)) if found.x.ndim == 2 else _tensor(found.x)
+
+        rows, test_rows, told = divided(targets, everything, test_share, split_seed, str(path), "samples", whole)
         x, test_x = found.x[rows.numpy()], found.x[test_rows.numpy()]
         targets, test_targets = targets[rows], targets[test_rows]
         notes.append(told)
@@ -114,6 +118,8 @@ def prepare_arrays(
         model=model,
         augment=augment,
         notes=tuple(notes),
+        rows=rows,
+        there=len(found.x),
     )
     return PreparedArrays(data, rows, (found.x_name, found.y_name), beside, found_test is not None or not whole)
 

@@ -26,6 +26,7 @@ class Data:
     model, augment: what "auto" means for these data. black_around: random crops see black beyond the edge, as in the
         paper; otherwise the pixels of the edge are repeated.
     notes: what loading did to the data ("2 constant columns left out"), for the user to read.
+    rows, there: training sample i is entry `rows[i]` of the `there` in the user's table or arrays; None: in that order.
     """
 
     name: str
@@ -41,6 +42,8 @@ class Data:
     augment: str = "none"
     black_around: bool = False
     notes: tuple[str, ...] = field(default=())
+    rows: Tensor | None = None
+    there: int = 0
 
     def __post_init__(self) -> None:
         for what, inputs, targets in (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.catalog import OFFICIAL
 from mirrordescent.lab.data.labels import loosely
+from mirrordescent.lab.data.split import FEW, count_known
 from mirrordescent.lab.names import listed, unknown
 
 if TYPE_CHECKING:
@@ -112,7 +113,11 @@ def prepare(spec: Source, whole: bool = False) -> PreparedTable | PreparedArrays
     Raises what `load` raises.
     """
     made = _prepare(spec, whole=whole)
-    return replace(made, data=replace(made.data, notes=(*made.data.notes, *_doubts(made.data.class_names))))
+    data = made.data
+    known = count_known(data.inputs, data.test_inputs) if made.held_out else 0
+    told = [f"test samples with the same inputs as a training sample: {known:,} of {len(data.test_inputs):,}"]
+    notes = (*data.notes, *_doubts(data.class_names), *(told if known >= FEW * len(data.test_inputs) else []))
+    return replace(made, data=replace(data, notes=notes))
 
 
 def _doubts(class_names: Sequence[str]) -> Iterator[str]:

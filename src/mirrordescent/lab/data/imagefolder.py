@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import statistics
 import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +34,8 @@ SMALLEST, LARGEST = 8, 64  # side of the images that training sees
 FEW = 0.05  # share of the files that may be damaged
 MOST_PIXELS = 50_000_000  # of one file; more is a mistake, or an attempt to exhaust the memory
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "I;16N")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,9 @@ def prepare_folder(
     classes = tuple(folder.name for folder in folders)
     files, targets = _files(folders, classes, notes)
     if test is None:
-        rows, test_rows, told = divided(targets, test_share, split_seed, str(path), "images", whole)
+        rows, test_rows, told = divided(
+            targets, lambda: _contents(files), test_share, split_seed, str(path), "images", whole
+        )
         everything, (train, held_out) = files, (rows.tolist(), test_rows.tolist())
         targets, test_targets = targets[rows], targets[test_rows]
         notes.append(told)
@@ -117,6 +123,30 @@ def prepare_folder(
         notes=(*notes, told),
     )
     return PreparedFolder(data, tuple(everything[i] for i in train), root, test is not None or not whole, bits)
+
+
+def _contents(files: Sequence[Path]) -> Tensor:
+    """A number per file, (n, 1, 1), that files with the same content share; only those of one size are read."""
+    sizes = [_or_none(lambda file: file.stat().st_size, file) for file in files]
+    several = Counter(sizes)
+    names: dict[object, int] = {}
+    numbers = []
+    for file, size in zip(files, sizes, strict=True):
+        content = _or_none(_digest, file) if several[size] > 1 else file
+        numbers.append(names.setdefault(file if content is None else content, len(names)))
+    return torch.tensor(numbers)[:, None, None]
+
+
+def _digest(file: Path) -> bytes:
+    return hashlib.blake2b(file.read_bytes(), digest_size=16).digest()
+
+
+def _or_none(look: Callable[[Path], T], file: Path) -> T | None:
+    """What a look at a file gives, or None if it cannot be read, which `_read` will say."""
+    try:
+        return look(file)
+    except OSError:
+        return None
 
 
 def _parts(path: Path) -> tuple[Path, Path | None, list[str]]:

@@ -1,4 +1,4 @@
-"""Reads a column's numbers as people write them: 1,234.5 or 1.234,5, with a currency or percent sign, or a unit."""
+"""Reads a column's numbers as people write them: 1,234.5 or 1.234,5, with a currency sign or a unit, or as 12:30."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ AREAS, VOLUMES = ("km²", "m²", "cm²", "ft²"), ("m³", "cm³", "ml", "cl")
 TIMES, POWERS = ("sec", "min", "hr", "hrs", "day", "days", "yr", "yrs", "year", "years"), ("kw", "kwh")
 MEASURES = frozenset((*MASSES, *LENGTHS, *AREAS, *VOLUMES, *TIMES, *POWERS))
 CODE = re.compile(r"[+-]?0\d")  # 007 is a code, not a measurement
+CLOCK = re.compile(f"(\\d{{1,3}}):([0-5]\\d)(?::([0-5]\\d(?:\\.\\d+)?))?(?:[{SPACES}]?([ap])\\.?m\\.?)?", re.IGNORECASE)
 NEARLY_ALL = 0.9  # a column of numbers may hold a few cells that are none ("unknown")
 
 Commas = Literal["thousands", "decimals"]
@@ -37,16 +38,21 @@ class Reading:
     """How the numbers of a column are written.
 
     commas: what they mean, if there are any. points: whether they separate thousands. told: what was assumed, for the
-    user to check. unit: what stands behind the numbers, in lower case; empty if nothing does.
+    user to check. unit: what stands behind the numbers, in lower case; empty if nothing does. clock: whether they are
+    times of day, or how long something took.
     """
 
     commas: Commas | None
     points: bool
     told: tuple[str, ...]
     unit: str = ""
+    clock: bool = False
 
     def plain(self, cell: str) -> str:
         """A number as Python writes it; anything else as it is."""
+        if self.clock:
+            hours = _hours(cell)
+            return cell if hours is None else repr(hours)
         text = _bare(_without(cell, self.unit))
         if self.commas == "thousands" and THOUSANDS.fullmatch(text):
             text = text.replace(",", "")
@@ -69,6 +75,8 @@ def reading(cells: Sequence[str], *, semicolons: bool) -> Reading | None:
     everything = "\0".join(cells)
     odd = any(mark in everything for mark in f",({SIGNS}{SPACES}")
     present = [cell for cell in cells if cell.lower() not in MISSING]
+    if _are_times(present):
+        return Reading(None, points=False, told=("times taken as hours (12:30 as 12.5)",), clock=True)
     unit = _unit(present)
     if not odd and not unit and not (semicolons and any(POINTS.fullmatch(cell) for cell in cells)):
         return None
@@ -81,6 +89,23 @@ def reading(cells: Sequence[str], *, semicolons: bool) -> Reading | None:
     how = Reading(commas, points, tuple(told), unit)
     numbers = sum(is_number(how.plain(cell)) for cell in present)
     return how if present and numbers >= NEARLY_ALL * len(present) else None
+
+
+def _are_times(cells: Sequence[str]) -> bool:
+    """Whether nearly all cells are written as 12:30, 0:59:30 or 3:07 PM, and the others are no numbers."""
+    others = [cell for cell in cells if _hours(cell) is None]
+    return len(cells) - len(others) >= max(1, NEARLY_ALL * len(cells)) and not any(map(is_number, others))
+
+
+def _hours(cell: str) -> float | None:
+    """The hours of a time such as 12:30, 0:59:30 or 3:07 PM; None for other cells."""
+    found = CLOCK.fullmatch(cell.strip(SPACES)) if ":" in cell else None
+    if found is None:
+        return None
+    hours, half = int(found[1]), (found[4] or "").lower()
+    if half and not 1 <= hours <= 12:
+        return None
+    return (hours % 12 + 12 * (half == "p") if half else hours) + int(found[2]) / 60 + float(found[3] or 0) / 3600
 
 
 def _unit(cells: Sequence[str]) -> str:

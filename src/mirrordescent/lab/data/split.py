@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -11,7 +12,9 @@ from torch import Tensor
 from mirrordescent.lab.data.base import DataError
 
 FEW = 0.01  # share of the samples; fewer copies than that change nothing
-MANY = 0.5  # values that some column must have per different row, for equal rows to be copies and not chance
+# For equal rows to be copies and not chance:
+MANY = 0.5  # values that some column must have per different row
+OFTEN = 10.0  # times as often as independent columns would have it
 
 
 def split(labels: Tensor, share: float, seed: int, name: str = "data") -> tuple[Tensor, Tensor]:
@@ -49,18 +52,25 @@ def split_apart(labels: Tensor, inputs: Tensor, share: float, seed: int, name: s
 
     inputs: (n, ...), by which copies are recognised.
     """
-    kinds = copies_of(inputs)
-    if kinds is None:
+    return _split_kinds(labels, copies_of(inputs), share, seed, name)
+
+
+def _split_kinds(labels: Tensor, kinds: Tensor | None, share: float, seed: int, name: str) -> tuple[Tensor, Tensor]:
+    """As `split`, but samples of one kind go to the same side, where a class has several; None: there are none."""
+    if kinds is None or not (torch.bincount(labels[first_of(kinds)]) > 1).any():
         return split(labels, share, seed, name)
     _, others = split(labels[first_of(kinds)], share, seed, name)
     there = torch.isin(kinds, others)
+    # a class may be left whose samples are all copies of those of other classes
+    gone = there & ~torch.isin(labels, labels[~there])
+    there &= ~torch.isin(kinds, kinds[gone])
     return (~there).nonzero().flatten(), there.nonzero().flatten()
 
 
 def copies_of(inputs: Tensor) -> Tensor | None:
     """A number per sample, (n,), that copies share, in order of appearance; None if there are next to no copies.
 
-    Rows of categories and small numbers may be equal by chance, and not copies: some column has to take many values.
+    Rows of categories and small numbers may be equal by chance, and are no copies then.
 
     >>> import torch
     >>> x = torch.rand(100, 2)
@@ -72,16 +82,38 @@ def copies_of(inputs: Tensor) -> Tensor | None:
     if len(kinds) - len(first) < FEW * len(kinds):
         return None
     # whole pictures are not equal by chance
-    if inputs.dim() == 2 and max(len(column.unique()) for column in inputs[first].T) < MANY * len(first):
-        return None
-    return kinds
+    return None if inputs.dim() == 2 and _by_chance(inputs, kinds, first) else kinds
+
+
+def _by_chance(inputs: Tensor, kinds: Tensor, first: Tensor) -> bool:
+    """Whether rows (n, d) may be equal because their columns take few values, as "age 31, female" does."""
+    if max(len(column.unique()) for column in inputs[first].T) < MANY * len(first):
+        return True
+    chance = math.prod(_pairs(column) for column in inputs.T)  # that two rows are equal, by independent columns
+    return _pairs(kinds) < OFTEN * chance
+
+
+def _pairs(values: Tensor) -> float:
+    """The share of equal ones among all pairs of values (n,)."""
+    counts = values.unique(return_counts=True)[1].double()
+    return float((counts * (counts - 1)).sum()) / (len(values) * (len(values) - 1))
 
 
 def alike(inputs: Tensor) -> Tensor:
     """A number per input, (n,), that equal inputs share, in order of first appearance."""
     names: dict[bytes, int] = {}
-    rows = (row.tobytes() for row in (inputs.flatten(1) + 0).numpy())  # + 0 turns -0 into 0
-    return torch.tensor([names.setdefault(hashlib.blake2b(row, digest_size=16).digest(), len(names)) for row in rows])
+    return torch.tensor([names.setdefault(digest, len(names)) for digest in _digests(inputs)])
+
+
+def count_known(inputs: Tensor, test_inputs: Tensor) -> int:
+    """How many test inputs are training inputs, too."""
+    known = set(_digests(inputs))
+    return sum(digest in known for digest in _digests(test_inputs))
+
+
+def _digests(inputs: Tensor) -> Iterator[bytes]:
+    rows = inputs.flatten(1) + 0 if inputs.is_floating_point() else inputs.flatten(1)  # + 0 turns -0 into 0
+    return (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows.numpy())
 
 
 def first_of(kinds: Tensor) -> Tensor:
@@ -90,15 +122,20 @@ def first_of(kinds: Tensor) -> Tensor:
     return first.scatter_reduce(0, kinds, torch.arange(len(kinds)), "amin")
 
 
-def divided(labels: Tensor, share: float, seed: int, name: str, unit: str, whole: bool) -> tuple[Tensor, Tensor, str]:
-    """Positions of the training and of the test samples, as `split` gives them, and a note on them.
+def divided(
+    labels: Tensor, inputs: Callable[[], Tensor], share: float, seed: int, name: str, unit: str, whole: bool
+) -> tuple[Tensor, Tensor, str]:
+    """Positions of the training and of the test samples, as `split_apart` gives them, and a note on them.
 
+    inputs: gives (n, ...), by which copies are recognised, if that is needed.
     whole: all samples are training samples, and the test samples are those of them that would have been set aside, or
     all if none could be: training code needs a test set, though this one says nothing about other data.
     """
     if not whole:
-        train, test = split(labels, share, seed, name)
-        return train, test, f"test set: {len(test):,} of {len(labels):,} {unit}, split with seed {seed}"
+        kinds = copies_of(inputs())
+        train, test = _split_kinds(labels, kinds, share, seed, name)
+        told = "" if kinds is None else ", with copies on the same side"
+        return train, test, f"test set: {len(test):,} of {len(labels):,} {unit}, split with seed {seed}{told}"
     everything = torch.arange(len(labels))
     test = split(labels, share, seed, name)[1] if (torch.bincount(labels) > 1).any() else everything
     return everything, test, f"all {len(labels):,} {unit} are trained on, and none is set aside"

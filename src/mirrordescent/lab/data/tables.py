@@ -71,8 +71,13 @@ def prepare_table(
     targets = class_numbers(names, classes, lambda i: table.place(labelled[i]))
     notes += _unlabelled(table, label, labelled)
     held_out = test is not None or not whole
+    left_out = _left_out(table, label, without)
     if test is None:
-        trained, tested, told = divided(targets, test_share, split_seed, str(path), "rows", whole)
+
+        def everything() -> Tensor:
+            return features_of(Part(table, labelled), Part(table, []), {label, *left_out}, [])[1]
+
+        trained, tested, told = divided(targets, everything, test_share, split_seed, str(path), "rows", whole)
         test_table, test_targets = table, targets[tested]
         rows, test_rows = (torch.tensor(labelled)[part] for part in (trained, tested))
         notes.append(told)
@@ -85,7 +90,6 @@ def prepare_table(
         notes.append(f"test set: {len(test_rows):,} rows of {test.name}")
     # test rows that are training rows, too, must not be reported twice in the notes
     others = Part(test_table, test_rows.tolist() if held_out else [])
-    left_out = _left_out(table, label, without)
     notes += [f"left out, as asked: {listed(left_out, most=10)}"] if left_out else []
     notes += [f"left out, as it has no name in the header: {name}" for name in table.unnamed]
     notes += _giveaways(table, rows.tolist(), targets[trained].tolist(), {label, *left_out})
@@ -101,6 +105,8 @@ def prepare_table(
         class_names=classes,
         model="mlp",
         notes=tuple(notes),
+        rows=rows,
+        there=len(table),
     )
     return PreparedTable(data, table, label, rows, features, held_out)
 
