@@ -68,6 +68,34 @@ def test_z_that_has_not_had_its_time_is_told() -> None:
     md.audit(stepped(15), labels)
 
 
+def test_samples_that_a_trace_has_not_seen_are_told() -> None:
+    trace, labels = md.Trace(6, 2), torch.tensor([0, 1, 0, 1, 0, 1])
+    seen = torch.arange(4)
+    trace(torch.eye(2)[labels[seen]] * 3, labels[seen], seen)
+    with pytest.warns(UserWarning, match="the trace has not seen 2 of 6 samples") as told:
+        md.audit(trace, labels)
+    assert told[0].filename == __file__
+
+
+def test_signs_of_residuals_make_no_label_less_suspicious() -> None:
+    losses, labels = torch.linspace(0.1, 3.0, 20), torch.arange(20) % 2
+    signs = torch.where(labels == 0, 1.0, -1.0)
+    w = torch.nn.Parameter(torch.zeros(1))
+    plain, rooted = (md.RMD([w], lr=0.1, lam=0.5, num_samples=20) for _ in range(2))
+    for _ in range(40):
+        plain.loss(losses + 0 * w, torch.arange(20)).backward()
+        plain.step()
+        rooted.loss(losses, torch.arange(20), root=signs * (2 * losses).sqrt() + 0 * w).backward()
+        rooted.step()
+        plain.zero_grad()
+    fresh = md.RMD([w], lr=0.1, lam=0.5, num_samples=20)
+    fresh.load_state_dict(rooted.state_dict())
+    for optimizer in (rooted, fresh):
+        found = md.audit(optimizer, labels)
+        torch.testing.assert_close(found.score, md.audit(plain, labels).score)
+        torch.testing.assert_close(found.z, signs * plain.aux.values)
+
+
 def test_z_of_whole_batches_cannot_tell_how_many_are_wrong() -> None:
     labels = torch.zeros(20, dtype=torch.int64)
     optimizer = stepped(15, reduction="batch")

@@ -42,6 +42,34 @@ def test_a_coupled_potential_of_ones_own_sees_whole_tensors() -> None:
         assert all(torch.equal(a, b) for a, b in zip(*stepped, strict=True))
 
 
+class Burg(md.Potential):
+    """−Σ log w, as a user might write it."""
+
+    spec, domain = "burg", (0.0, float("inf"))
+
+    def _terms(self, w: Tensor) -> Tensor:
+        return -w.log()
+
+    def _gradient(self, w: Tensor) -> Tensor:
+        return -1 / w
+
+    def _inverse(self, dual: Tensor) -> Tensor:
+        return -1 / dual
+
+    def _step(self, w: Tensor, delta: Tensor) -> Tensor:
+        return w / (1 - w * delta)
+
+
+@pytest.mark.parametrize("psi", [Burg(), 2 * Burg(), Burg() + md.L2()], ids=["alone", "multiple", "sum"])
+@pytest.mark.parametrize("outside", [-0.3, 0.0, float("inf"), float("nan")])
+def test_weights_outside_a_users_domain_are_refused(psi: md.Potential, outside: float) -> None:
+    with pytest.raises(ValueError, match=r"burg is defined on \(0.0, inf\), but the weights run from"):
+        md.SMD([torch.nn.Parameter(torch.tensor([0.5, outside]))], 0.1, psi)
+    for inside in (torch.tensor([0.5, 1e-30]), torch.empty(0), torch.tensor([1 + 2j])):
+        assert psi.domain_error(inside) is None
+    assert psi.domain_error(torch.tensor([1 - 2j])) is not None
+
+
 def test_half_precision_is_computed_in_float32() -> None:
     w, delta = torch.randn(1000) * 0.1, torch.randn(1000) * 1e-3
     for dtype in (torch.float16, torch.bfloat16):

@@ -136,6 +136,35 @@ def test_a_model_without_memory_is_taken_before_it_has_values(potential: str) ->
         optimizer.step()
 
 
+def test_lazy_weights_are_looked_at_when_they_have_values() -> None:
+    model = nn.LazyLinear(3)
+    optimizer = md.SMD(model.parameters(), lr=0.1, potential="entropy")
+    model(torch.ones(4, 5)).sum().backward()
+    before = [w.detach().clone() for w in model.parameters()]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="negative entropy needs every weight > 0"):
+            optimizer.step()
+    assert all(torch.equal(w, old) for w, old in zip(model.parameters(), before, strict=True))
+    with torch.no_grad():
+        for w in model.parameters():
+            w.abs_()
+    optimizer.step()
+    assert not any(torch.equal(w, old.abs()) for w, old in zip(model.parameters(), before, strict=True))
+
+
+def test_a_good_state_may_follow_one_whose_domain_the_weights_are_not_in() -> None:
+    w = nn.Parameter(torch.tensor([0.5, -0.3]))
+    optimizer = md.SMD([w], 0.1, "l2")
+    good = optimizer.state_dict()
+    optimizer.load_state_dict(md.SMD([weight(2)], 0.1, "entropy").state_dict())
+    w.grad = torch.ones(2)
+    with pytest.raises(ValueError, match="negative entropy needs every weight > 0"):
+        optimizer.step()
+    optimizer.load_state_dict(good)
+    optimizer.step()
+    torch.testing.assert_close(w.detach(), torch.tensor([0.4, -0.4]))
+
+
 def test_a_state_without_newer_settings_descends_and_without_momentum() -> None:
     w = weight()
     optimizer = md.SMD([w], lr=0.1)

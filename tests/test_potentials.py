@@ -343,6 +343,13 @@ def test_a_mirror_map_is_called_linear_where_it_is(case: Case) -> None:
     assert case.potential.linear == (pytest.approx(float(ratio[0])) if linear else None)
 
 
+@pytest.mark.parametrize("q", [1.001, 1.0005, 1.01])
+def test_a_squared_norm_near_the_edge_takes_ordinary_steps(q: float) -> None:
+    psi, w, delta = md.SquaredNorm(q), torch.tensor([1.0, 0.5]), torch.tensor([2.0, 0.0])
+    x, change = w.double(), delta.double()
+    torch.testing.assert_close(psi.step(w, delta).double(), psi.inverse(psi.gradient(x) + change), rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("q", [1.01, 1.05, 1.2, 1.5, 3.0, 10.0])
 @pytest.mark.parametrize("size", [1e-30, 1e-9, 1e-3, 1.0])
 @pytest.mark.parametrize("change", [1e-8, 0.1, 1e3])

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CHANCE = 0.5  # a label is an issue only if it is wrong with more than this probability
 MOST = 1_000_000  # class numbers end below it: larger ones are ids or measured values
 SETTLED = 0.5  # age of z, in its time scale, before which it is too early to ask
+UNSEEN = 0.1  # share of the samples; short of it, the others are those of batches that were left incomplete
 LOST = 0.1  # visits with outputs that are not finite, per finite one; above it training has diverged
 
 
@@ -230,7 +231,8 @@ def audit(
             _look_at_optimizer(source, alone=trace is None)
         z = source.aux.values if isinstance(source, RMD) else None
         trace = source if isinstance(source, Trace) else trace
-        return audited(z, trace, _as_tensor(labels), class_names)
+        signed = isinstance(source, RMD) and source.param_groups[0]["signed"]
+        return audited(z, trace, _as_tensor(labels), class_names, signed=signed)
     from mirrordescent.lab.records import Record
     from mirrordescent.lab.runs import Run
 
@@ -264,8 +266,10 @@ def _look_at_optimizer(optimizer: RMD, *, alone: bool) -> None:
         )
 
 
-def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: Sequence[str] = ()) -> Audit:
-    """The audit of what a run has kept: z, or a trace, or both."""
+def audited(
+    z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: Sequence[str] = (), *, signed: bool = False
+) -> Audit:
+    """The audit of what a run has kept: z, or a trace, or both. signed: z has the signs of residuals."""
     y = _checked(labels, z, trace)
     if trace is not None and trace.lost > LOST * float(trace.visits.sum()):
         raise ValueError("the trace was given logits that are not finite: training diverged")
@@ -283,7 +287,14 @@ def audited(z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: 
             )
         alone = z.detach().cpu()
         classes = max(int(y.max()) + 1, len(class_names))
-        return Audit(y, mixture_log_odds(alone, y), z=alone, class_names=_names(class_names, classes))
+        scores = mixture_log_odds(alone.abs() if signed else alone, y)
+        return Audit(y, scores, z=alone, class_names=_names(class_names, classes))
+    if (unseen := int((trace.visits == 0).sum())) > UNSEEN * len(y):
+        warnings.warn(
+            f"the trace has not seen {unseen:,} of {len(y):,} samples and can say nothing of their labels, which get "
+            "what the others have on average",
+            stacklevel=outside(),
+        )
     p = trace.probabilities.detach().double().cpu()
     unlearnt = given_up(p, y)
     p = p.masked_fill(unlearnt[y][:, None], 0.0)

@@ -75,9 +75,18 @@ class Potential(ABC):
     @abstractmethod
     def _step(self, w: Tensor, delta: Tensor) -> Tensor: ...
 
-    def domain_error(self, w: Tensor) -> str | None:  # noqa: ARG002  (the whole line is in the domain)
-        """Why w is outside ψ's domain and what to do about it, or None. Looks at the values."""
-        return None
+    def domain_error(self, w: Tensor) -> str | None:
+        """Why w is outside ψ's domain and what to do about it, or None. Looks at the values, but not for the line."""
+        low, high = self.domain
+        if self.domain == _LINE or not w.numel():
+            return None
+        x = torch.view_as_real(w) if w.is_complex() else w
+        if bool(((x > low) & (x < high)).all()):
+            return None
+        return (
+            f"{self.spec} is defined on ({low}, {high}), but the weights run from {x.min().item():.4g} to "
+            f"{x.max().item():.4g}; start them inside, or use another potential for this parameter group"
+        )
 
     def value(self, w: Tensor) -> Tensor:
         """ψ(w), a scalar."""

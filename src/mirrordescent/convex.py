@@ -165,16 +165,6 @@ class Convex(Potential):
                 )
                 return
 
-    def domain_error(self, w: Tensor) -> str | None:
-        x = torch.view_as_real(w) if w.is_complex() else w
-        low, high = self.domain
-        if x.numel() == 0 or bool(((x > low) & (x < high)).all()):
-            return None
-        return (
-            f"{self.spec} is defined on ({low}, {high}), but the weights run from {x.min().item():.4g} to "
-            f"{x.max().item():.4g}; start them inside, or use another potential for this parameter group"
-        )
-
     def _terms(self, w: Tensor) -> Tensor:
         x = wide(w)
         if not self.summed:

@@ -274,5 +274,6 @@ class SquaredNorm(Potential):
         norm = torch.where(norm > 0, norm, 1)
         v = self._qnorm.step(x / norm, torch.where(far, 0, change) / norm)
         size = self._norm(v, self.q)
+        far = far | (~size.isfinite() & change.isfinite().all())  # near q = 1 lower powers overflow, too
         near = norm * v * torch.where(size > 0, size, 1).pow(self.q - 2)
         return torch.where(far, self._inverse(self._gradient(x) + change), near).to(w.dtype)

@@ -132,7 +132,7 @@ class RMD(SMD):
         wide = any(w.dtype in (torch.float64, torch.complex128) for w in everything)
         dtype = torch.float64 if wide else torch.float32
         first = self.param_groups[0]
-        first.update(settings, largest_batch=0)
+        first.update(settings, largest_batch=0, signed=False)
         device = everything[0].device if everything else torch.device("cpu")
         first.update(Auxiliary.new_store(settings["num_samples"], dtype, device))
         self._make_ball()
@@ -229,6 +229,7 @@ class RMD(SMD):
             weight, d = coefficients(L, z, slope, eps, root=signed, whole=whole, bad=bad)
             d = finite(d.to(aux.values.dtype))  # whatever a user's own penalty returns
             value = L.mean()
+        group["signed"] = group["signed"] or root is not None  # z then has the residual's sign, which audits drop
         through = losses if root is None else root
         if not through.requires_grad:
             raise ValueError(
@@ -433,6 +434,7 @@ class RMD(SMD):
             for key in SETTINGS:
                 group.setdefault(key, here[key])
             group.setdefault("largest_batch", 0)
+            group.setdefault("signed", False)
             group.update(checked_settings(group))
             check_momentum(group.get("momentum", 0.0))
             if group["num_samples"] != here["num_samples"]:

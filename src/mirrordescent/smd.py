@@ -103,10 +103,8 @@ class SMD(Optimizer):
         if isinstance(key, str) and key in self._resolved:
             return self._resolved[key]
         key = self._register(key)  # put there by hand, or by a checkpoint
-        psi = self._live[key] if key in self._live else self._resolved[key]
-        self._check_domain(group, psi)
         group["potential"] = key
-        return psi
+        return self._live[key] if key in self._live else self._resolved[key]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked as in the constructor; on an error nothing is added."""
@@ -117,7 +115,7 @@ class SMD(Optimizer):
         except Exception:
             self.param_groups.pop()
             raise
-        self._within[len(self.param_groups) - 1] = self.param_groups[-1]["potential"]
+        self._note_domain(len(self.param_groups) - 1)
         self._make_state(self.param_groups[-1])
         self._look_at_rate(self.param_groups[-1])
 
@@ -147,6 +145,12 @@ class SMD(Optimizer):
             error = psi.domain_error(w.detach()) if _has_values(w) else None
             if error is not None:
                 raise ValueError(f"{self._name(group, k)}: {error}")
+
+    def _note_domain(self, place: int) -> None:
+        """Remember that a group's weights lie in its potential's domain; those without values are checked later."""
+        group = self.param_groups[place]
+        if all(map(_has_values, group["params"])):
+            self._within[place] = group["potential"]
 
     def _look_at_rate(self, group: dict[str, Any]) -> None:
         """Warn of an lr that acts like an absurdly large one of SGD's: each potential has its own scale of lr."""
@@ -227,7 +231,7 @@ class SMD(Optimizer):
             psi = self.potential_of(group)
             if self._within.get(place) != group["potential"]:  # another potential, set by hand or loaded
                 self._check_domain(group, psi)
-                self._within[place] = group["potential"]
+                self._note_domain(place)
             members = [k for k, w in enumerate(group["params"]) if w.grad is not None]
             params = [group["params"][k] for k in members]
             for k, w in zip(members, params, strict=True):
