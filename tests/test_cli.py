@@ -87,11 +87,14 @@ def test_the_demo_compares_four_methods(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_no_words_give_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == main(["--help"]) == main(["data"]) == 0
+    assert main([]) == main(["--help"]) == main(["help"]) == main(["data"]) == main(["help", "data"]) == 0
     shown = capsys.readouterr().out
     assert all(f"rmd {name}" in shown for name in COMMANDS)
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"rmd {__version__}\n"
+    with pytest.raises(SystemExit):
+        main(["help", "data", "fetch"])
+    assert "usage: rmd data fetch" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,9 @@ def test_no_words_give_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
         ("train --potential l3", "unknown potential 'l3'"),
         ("train --data digts", "unknown data set 'digts' (did you mean 'digits'?)"),
         ("train --device gpu", "device must be auto, cpu, cuda"),
-        ("train digits", "'digits' is one word too many"),
+        ("train digits", "'digits' is one word too many (did you mean --data digits?); see rmd train --help"),
+        ("train --data digits mnist", "'mnist' is one word too many; see rmd train --help"),
+        ("audit digits --corruption 1.5", "corruption must be in [0, 1], got 1.5"),
         ("sweep --grid lam", "a grid is NAME=VALUE,VALUE"),
         ("sweep --grid lamb=1", "unknown setting 'lamb' (did you mean 'lam'?)"),
         ("sweep --grid model=cn", "got 'cn' (did you mean 'cnn'?)"),

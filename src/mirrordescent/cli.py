@@ -126,6 +126,8 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 def dispatch(arguments: list[str]) -> int:
     """Find the command and call it. Raises ValueError for one that does not exist."""
+    if arguments[:1] == ["help"]:  # rmd help train
+        arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help"):
         sys.stdout.write(overview())
         return 0

@@ -152,7 +152,8 @@ def check(arguments: Sequence[str], words: Words, prog: str) -> None:
             return
         if not token.startswith("-"):
             if not waiting:
-                raise UsageError(f"{token!r} is one word too many; see {prog} --help")
+                hint = f" (did you mean --data {token}?)" if {"--data"} & words.flags.keys() - given else ""
+                raise UsageError(f"{token!r} is one word too many{hint}; see {prog} --help")
             waiting.pop(0)
             continue
         flag, equals, value = token.partition("=")

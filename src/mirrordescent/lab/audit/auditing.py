@@ -69,6 +69,8 @@ class Asked:
         for name in ("lam", "lr", "epochs", "batch_size"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise ValueError(f"{name} must be > 0, got {value}")
+        if not 0 <= self.corruption <= 1:
+            raise ValueError(f"corruption must be in [0, 1], got {self.corruption}")
         if self.noise != "uniform" and not self.corruption:
             raise ValueError(f"noise {self.noise!r} does nothing without corruption")
 
