@@ -118,6 +118,8 @@ def test_some_of_the_runs_can_be_asked_for() -> None:
     assert len(runs_of("all", methods=["rmd-batch"], lams=[0.7, 4])) == 8
     longer = runs_of("25", methods=["rmd-batch", "sgd"], epochs=1500)
     assert {(run.epochs, run.every) for run in longer} == {(1500, 10)}
+    with pytest.raises(ValueError, match="unknown table '4' "):
+        runs_of("40", "4")
     with pytest.raises(ValueError, match="unknown method 'rmd-bach' \\(did you mean 'rmd-batch'\\?\\)"):
         runs_of("40", methods=["rmd-bach"])
     with pytest.raises(ValueError, match=r"has lam 3; there are 0\.7, 1, 1\.2, 1\.5, 2, 4, 16$"):

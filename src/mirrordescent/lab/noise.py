@@ -129,7 +129,7 @@ def _from_file(path: Path, n: int, classes: int, names: Sequence[str], rows: Ten
     while lines and not lines[-1] and len(lines) not in (n, there):
         lines.pop()
     which = list(range(n)) if rows is None or len(lines) == n else rows.tolist()
-    if len(lines) != (n if rows is None or len(lines) == n else there):
+    if len(lines) not in (n, there if rows is not None else n):
         whole = f", of {there} in the data's own file" if rows is not None and there != n else ""
         raise ValueError(f"{path} holds {len(lines)} labels, but there are {n} samples to train on{whole}")
     given = [lines[row] for row in which]

@@ -34,7 +34,7 @@ def runs_of(
 
     quick: only the first few of each table, for ten epochs, to see that it works. methods, lams: only those, where any
     are named. seeds: each setting from these, instead of the tables' own. epochs: the limit, instead of the tables'; in
-    the report longer runs have a row of their own. Raises ValueError for a method that is none of METHODS, and for a λ
+    the report longer runs have a row of their own. Raises ValueError for a table or a method that is none, and for a λ
     that none of the runs has.
 
     >>> len(runs_of("all")), len(runs_of("40")), len(runs_of("40", "25")), len(runs_of("40", quick=True))
@@ -44,6 +44,10 @@ def runs_of(
     >>> [(run.lam, run.seed) for run in runs_of("40", methods=["rmd-batch"], lams=[1, 0.7], seeds=[0, 5])]
     [(1.0, 0), (0.7, 0), (1.0, 5), (0.7, 5)]
     """
+    those = ["all", *map(str, paper.TABLES)]
+    for table in tables:
+        if table not in those:
+            raise unknown("table", table, those)
     every = not tables or "all" in tables
     levels = [level for level in paper.TABLES if every or str(level) in tables]
     if quick:

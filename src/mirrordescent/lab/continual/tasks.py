@@ -40,7 +40,7 @@ def _scaled(data: Data, *, raw: bool) -> Data:
     if not raw:
         mean, deviation = x.mean(), x.std().clamp(min=torch.finfo(x.dtype).tiny)
         x, test_x = (x - mean) / deviation, (test_x - mean) / deviation
-    return replace(data, inputs=x, test_inputs=test_x, mean=None, std=None, augment="none")
+    return replace(data, inputs=x, test_inputs=test_x, mean=None, std=None, augment="none", rows=None)
 
 
 def _permuted(course: Course, data: Data, number: int) -> Data:
