@@ -232,14 +232,40 @@ def test_a_folder_that_cannot_be_is_one_failure(tmp_path: Path, wait: bool) -> N
 
 
 def test_an_error_of_the_engine_itself_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rooms = iter([1, 2, 2])
-    monkeypatch.setattr(module._Side, "_room", lambda _: next(rooms))
+    rooms = iter([1, 2, 2])  # and then there is an error
     runs = [dataclasses.replace(RUNS[0], epochs=9, seed=seed) for seed in range(3)]
-    with pytest.raises(StopIteration):
-        engine(runs, Keeping(tmp_path, checkpoint_seconds=1e6), CPU)
-    assert [(read(tmp_path / run.id).status, read(tmp_path / run.id).epochs) for run in runs[:2]] == 2 * [
-        ("interrupted", 1)
-    ]
+    with monkeypatch.context() as broken:
+        broken.setattr(module._Side, "_room", lambda _: next(rooms))
+        with pytest.raises(StopIteration):
+            engine(runs, Keeping(tmp_path, checkpoint_seconds=1e6), CPU)
+    held = [read(tmp_path / run.id) for run in runs[:2]]
+    assert [(record.status, record.epochs) for record in held] == 2 * [("interrupted", 1)]
+    records, _ = engine(runs, Keeping(tmp_path), CPU, at_once=2)
+    assert {record.id: record.rows for record in records} == alone(tmp_path, runs)
+
+
+@pytest.mark.parametrize("where", ["evaluate", "step"])
+def test_a_second_ctrl_c_leaves_the_last_checkpoints(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come anywhere, also where what a run has is not what a checkpoint may hold."""
+    runs = [dataclasses.replace(RUNS[0], epochs=3, seed=seed) for seed in range(2)]
+    owner, name = (loop, "evaluate") if where == "evaluate" else (Job, "step")
+    real, calls = getattr(owner, name), iter(range(1000))
+
+    def impatient(*values: Any, **named: Any) -> Any:
+        result = real(*values, **named)
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return result
+
+    with monkeypatch.context() as cut:
+        cut.setattr(owner, name, impatient)
+        with pytest.raises(KeyboardInterrupt):
+            engine(runs, Keeping(tmp_path, checkpoint_seconds=0), CPU, at_once=2)
+    records, rest = engine(runs, Keeping(tmp_path), CPU, at_once=2)
+    assert not rest
+    assert {record.id: record.rows for record in records} == alone(tmp_path, runs)
 
 
 def test_a_folder_in_use_is_one_failure(tmp_path: Path) -> None:

@@ -55,12 +55,80 @@ def test_rows_of_categories_are_observations() -> None:
     assert copies_of(beside.repeat(2, 1)) is not None
 
 
-@pytest.mark.parametrize("columns", [1, 2])
-def test_few_columns_of_few_values_are_observations(columns: int) -> None:
-    """An age, or an age and a sex: one column has as many values as there are different rows, or half of that."""
-    generator = torch.Generator().manual_seed(0)
-    values = torch.stack([torch.randint(n, (1000,), generator=generator) for n in (80, 2)[:columns]], dim=1)
-    assert copies_of(values.double()) is None
+def drawn(kind: str, n: int, seed: int) -> torch.Tensor:
+    """Different rows, or rows that are equal by chance."""
+    generator = torch.Generator().manual_seed(seed)
+    normal = torch.randn(n, 2, generator=generator)
+    whole = {k: torch.randint(k, (n, 20), generator=generator).float() for k in (2, 5, 20, 50, 80)}
+    rare = -torch.rand(n, 3, generator=generator).log()  # exponential
+    return {
+        "an age": whole[80][:, :1],
+        "an age and a sex": torch.cat([whole[80][:, :1], whole[2][:, :1]], dim=1),
+        "an age, a sex and a town": torch.cat([whole[80][:, :1], whole[2][:, :1], whole[50][:, :1]], dim=1),
+        "a town, what follows from it, and an age": torch.stack(
+            [whole[50][:, 0], whole[50][:, 0] // 5, whole[50][:, 0] // 15, whole[80][:, 0] // 10], dim=1
+        ),
+        "counts, mostly 0": (rare / 2).floor(),
+        "counts, and an outlier": torch.cat([(3 * rare[:-1, :1]).floor(), torch.tensor([[1e4]])]),
+        "twenty answers": whole[5],
+        "a measurement": normal[:, :1],
+        "a measurement and a sex": torch.cat([normal[:, :1], whole[2][:, :1]], dim=1),
+        "a measurement and a one-hot text": torch.cat([normal[:, :1], whole[20][:, :1] == torch.arange(20)], dim=1),
+        "two rounded measurements": (100 * normal).round() / 100,
+        "flat pictures": (255 * normal.sigmoid()).round().repeat_interleave(50, dim=1) + whole[2].repeat(1, 5),
+    }[kind]
+
+
+AGES = ["an age", "an age and a sex", "an age, a sex and a town", "a town, what follows from it, and an age"]
+CHANCE = [*AGES, "counts, mostly 0", "counts, and an outlier"]
+MEASURED = ["a measurement", "a measurement and a sex", "a measurement and a one-hot text"]
+DIFFERENT = [*MEASURED, "two rounded measurements", "flat pictures", "twenty answers"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", CHANCE)
+def test_few_columns_of_few_values_are_observations(kind: str, seed: int) -> None:
+    assert copies_of(drawn(kind, 1000, seed)) is None
+
+
+@pytest.mark.parametrize("times", [2, 4])
+@pytest.mark.parametrize("kind", DIFFERENT)
+def test_repeated_rows_are_copies(kind: str, times: int) -> None:
+    inputs = drawn(kind, 1000 // times, 0)
+    assert copies_of(inputs) is None
+    inputs = inputs.repeat(times, 1)
+    labels = torch.arange(1000 // times).repeat(times) % 3
+    rows, others = split_apart(labels, inputs, 0.2, 0, "data")
+    assert len(others) == pytest.approx(200, abs=6)
+    assert count_known(inputs[rows], inputs[others]) == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_test_set_has_its_share_of_each_class_whatever_the_copies(seed: int) -> None:
+    pictures = torch.randint(256, (1000, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    pictures[:500] = 0  # half of them blank: they stay in training
+    labels = torch.arange(1000) % 2
+    rows, others = split_apart(labels, pictures, 0.2, seed, "data")
+    assert 150 <= len(others) <= 200
+    assert count_known(pictures[rows], pictures[others]) == 0
+    inputs, labels = several(90, 10, seed)
+    labels = inputs[:, 0].sort().indices.argsort() // 300  # three classes of 300
+    _, others = split_apart(labels, inputs, 0.2, seed, "data")
+    assert torch.bincount(labels[others]).tolist() == 3 * [60]
+
+
+def test_where_copies_leave_no_choice_it_is_the_plain_split(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,label\n" + 10 * "0.25,1.75,x\n-3.5,0.125,y\n")
+    data = load(Source(str(tmp_path / "a.csv")))
+    assert (len(data), len(data.test_inputs)) == (16, 4)
+    assert "test set: 4 of 20 rows, split with seed 0" in data.notes
+    assert "test samples with the same inputs as a training sample: 4 of 4" in data.notes
+    inputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    inputs[5] = inputs[0]
+    for seed in range(20):  # class 1 is one copy of a sample of class 0
+        rows, others = split_apart(torch.tensor([0, 0, 0, 0, 0, 1]), inputs, 0.2, seed, "data")
+        assert len(others) == 1
+        assert 5 in rows.tolist()
 
 
 def test_pictures_are_equal_only_as_copies() -> None:

@@ -231,7 +231,7 @@ def audit(
             _look_at_optimizer(source, alone=trace is None)
         z = source.aux.values if isinstance(source, RMD) else None
         trace = source if isinstance(source, Trace) else trace
-        signed = isinstance(source, RMD) and source.param_groups[0]["signed"]
+        signed = isinstance(source, RMD) and source.param_groups[0].get("signed", False)
         return audited(z, trace, _as_tensor(labels), class_names, signed=signed)
     from mirrordescent.lab.records import Record
     from mirrordescent.lab.runs import Run

@@ -269,11 +269,12 @@ class SquaredNorm(Potential):
         if not x.numel():
             return w.clone()
         norm = self._norm(x, self.q)
-        # If δ is much larger than N, the dual loses no accuracy, and a high power of δ/N would overflow.
-        far = change.abs().amax() > 2 * norm
+        # If δ is much larger than N, the dual loses no accuracy, and a high power of δ/N would overflow (near q = 1 the
+        # power 1/(q − 1) is so high that 1 + δ/N overflows under it for a smaller δ, too).
+        near_enough = min(2.0, math.expm1(min((self.q - 1) * math.log(torch.finfo(x.dtype).max) / 2, 1.5)))
+        far = change.abs().amax() > near_enough * norm
         norm = torch.where(norm > 0, norm, 1)
         v = self._qnorm.step(x / norm, torch.where(far, 0, change) / norm)
         size = self._norm(v, self.q)
-        far = far | (~size.isfinite() & change.isfinite().all())  # near q = 1 lower powers overflow, too
         near = norm * v * torch.where(size > 0, size, 1).pow(self.q - 2)
         return torch.where(far, self._inverse(self._gradient(x) + change), near).to(w.dtype)

@@ -229,7 +229,8 @@ class RMD(SMD):
             weight, d = coefficients(L, z, slope, eps, root=signed, whole=whole, bad=bad)
             d = finite(d.to(aux.values.dtype))  # whatever a user's own penalty returns
             value = L.mean()
-        group["signed"] = group["signed"] or root is not None  # z then has the residual's sign, which audits drop
+        if root is not None:
+            group["signed"] = True  # z has the root's sign from now on, which audits drop
         through = losses if root is None else root
         if not through.requires_grad:
             raise ValueError(

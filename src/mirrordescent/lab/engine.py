@@ -155,21 +155,27 @@ class _Side:
 
     def _go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
         self.waiting.extend(works)
-        try:
-            while (self.waiting or self.active) and not stop():
+        while (self.waiting or self.active) and not stop():
+            try:
                 for _ in range(len(self.waiting)):
                     if len(self.active) >= (at_once or self._room()) or stop():
                         break
                     self._start(self.waiting.popleft())
-                if self.waiting and not self.active:  # other processes have all of them
-                    time.sleep(0.2)
-                self._epoch(stop)
-        finally:
-            for loop in list(self.active):
-                with self._of(loop):
-                    loop.interrupt()
-                    self._end(loop)
+            except Exception:  # elsewhere an error may come in the middle of a step, and the last checkpoints stand
+                self._cut_off()
+                raise
+            if self.waiting and not self.active:  # other processes have all of them
+                time.sleep(0.2)
+            self._epoch(stop)
+        self._cut_off()
         self.ended += [Finished(work.run, "waiting") for work in self.waiting]
+
+    def _cut_off(self) -> None:
+        """Save all active runs, each of which is between two steps."""
+        for loop in list(self.active):
+            with self._of(loop):
+                loop.interrupt()
+                self._end(loop)
 
     def _room(self) -> int:
         """How many runs the memory holds, if each takes as much as the active ones do on average."""

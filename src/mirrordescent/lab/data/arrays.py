@@ -26,6 +26,7 @@ DATA = {*INPUTS, *LABELS, "ids", "id"}
 OTHERS = ("test", "testing", "holdout", "validation", "val", "dev", "eval", "evaluation")
 ROLE = "|".join((*INPUTS, *LABELS, "ids", "names", "set", "index", "idx", "weights", "groups"))
 IN_ONE = re.compile(f"({ROLE})?({'|'.join(OTHERS)})({ROLE})?")
+TAKEN = frozenset(map(np.dtype, ("u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))  # by PyTorch, as they are
 LARGEST = 1e30  # far below the largest float32, so that differences and sums fit too
 
 Array = NDArray[Any]
@@ -78,7 +79,7 @@ def prepare_arrays(
     if found_test is None:
 
         def everything() -> Tensor:
-            return torch.from_numpy(found.x.astype(np.float64)) if found.x.ndim == 2 else _tensor(found.x)
+            return torch.from_numpy(np.ascontiguousarray(found.x if found.x.dtype in TAKEN else found.x.astype(float)))
 
         rows, test_rows, told = divided(targets, everything, test_share, split_seed, str(path), "samples", whole)
         x, test_x = found.x[rows.numpy()], found.x[test_rows.numpy()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -69,13 +69,7 @@ def features_of(
     """
     blocks: list[_Block] = []
     told: dict[str, list[str]] = {}
-    for name in train.table.columns:
-        if name in without:
-            continue
-        cells = train.cells(name)
-        how = reading([cell for cell in cells if isinstance(cell, str)], semicolons=train.table.semicolons)
-        cells = _plain(cells, how)
-        kind = _kind(cells, train.rows)
+    for name, cells, how, kind in _read(train, without):
         if kind not in ("numbers", "text"):
             told.setdefault(f"left out, {kind}", []).append(name)
             continue
@@ -108,6 +102,31 @@ def features_of(
         raise DataError(f"{train.table.path}: no column is left to learn from ({reasons})")
     names = tuple(name for block in blocks for name in block.names)
     return names, torch.cat([b.train for b in blocks], dim=1), torch.cat([b.test for b in blocks], dim=1)
+
+
+def raw_values(part: Part, without: Collection[str]) -> Tensor:
+    """What `features_of` makes inputs of, (n, k): numbers as they are, and for text the number of its level."""
+    columns = []
+    for _, cells, _, kind in _read(part, without):
+        if kind == "numbers":
+            numbers = [math.nan if (x := as_number(cell)) is None else x for cell in cells]
+            values = torch.tensor(numbers, dtype=torch.float64)
+            columns.append(values.nan_to_num(nan=float(values.nan_to_num().min()) - 1))
+        elif kind == "text":
+            levels: dict[str, int] = {}
+            codes = [levels.setdefault(_level(cell), len(levels)) for cell in cells]
+            columns.append(torch.tensor(codes, dtype=torch.float64))
+    return torch.stack(columns, dim=1) if columns else torch.zeros(len(part.rows), 1)
+
+
+def _read(part: Part, without: Collection[str]) -> Iterator[tuple[str, list[Cell], Reading | None, str]]:
+    """The columns that may become inputs: name, cells with numbers in Python's form, how they were read, the kind."""
+    for name in part.table.columns:
+        if name not in without:
+            cells = part.cells(name)
+            how = reading([cell for cell in cells if isinstance(cell, str)], semicolons=part.table.semicolons)
+            cells = _plain(cells, how)
+            yield name, cells, how, _kind(cells, part.rows)
 
 
 def _plain(cells: list[Cell], how: Reading | None) -> list[Cell]:

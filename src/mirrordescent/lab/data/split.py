@@ -13,7 +13,8 @@ from mirrordescent.lab.data.base import DataError
 
 FEW = 0.01  # share of the samples; fewer copies than that change nothing
 # For equal rows to be copies and not chance:
-MANY = 0.5  # values that some column must have per different row
+MANY = 0.5  # values that some column must have per different row, unless it would be a wonder
+WONDER = 1e-6  # equal pairs of rows that independent columns would have; so few of them are no chance
 OFTEN = 10.0  # times as often as independent columns would have it
 
 
@@ -50,21 +51,39 @@ def split(labels: Tensor, share: float, seed: int, name: str = "data") -> tuple[
 def split_apart(labels: Tensor, inputs: Tensor, share: float, seed: int, name: str) -> tuple[Tensor, Tensor]:
     """As `split`, but copies of a sample go to the same side, so that no test sample is known from training.
 
-    inputs: (n, ...), by which copies are recognised.
+    inputs: (n, ...), by which copies are recognised. Where they leave no choice, as there are hardly any other samples,
+    it is `split`.
     """
-    return _split_kinds(labels, copies_of(inputs), share, seed, name)
+    kinds = copies_of(inputs)
+    parts = None if kinds is None else _split_kinds(labels, kinds, share, seed)
+    return split(labels, share, seed, name) if parts is None else parts
 
 
-def _split_kinds(labels: Tensor, kinds: Tensor | None, share: float, seed: int, name: str) -> tuple[Tensor, Tensor]:
-    """As `split`, but samples of one kind go to the same side, where a class has several; None: there are none."""
-    if kinds is None or not (torch.bincount(labels[first_of(kinds)]) > 1).any():
-        return split(labels, share, seed, name)
-    _, others = split(labels[first_of(kinds)], share, seed, name)
-    there = torch.isin(kinds, others)
+def _split_kinds(labels: Tensor, kinds: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor] | None:
+    """As `split`, but samples of one kind, which counts for the class of its first, go to the same side.
+
+    A kind of more than twice what is still to be set aside of its class stays in training. None if all have to.
+    """
+    of_kind, sizes = labels[first_of(kinds)], torch.bincount(kinds)
+    members = [(of_kind == c).nonzero().flatten() for c in range(int(labels.max()) + 1)]
+    counts = [int(sizes[those].sum()) for those in members]
+    spare = [count - int(sizes[those].min()) if len(those) else 0 for count, those in zip(counts, members, strict=True)]
+    if not any(spare):
+        return None
+    place = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(seed))
+    chosen = torch.zeros(len(sizes), dtype=torch.bool)
+    for c, quota in enumerate(_quotas(counts, spare, share)):
+        those, left = members[c], quota
+        for kind in those[place[those].argsort()].tolist():
+            size = int(sizes[kind])
+            if 2 * left >= size and quota - left + size <= spare[c]:
+                chosen[kind] = True
+                left -= size
+    there = chosen[kinds]
     # a class may be left whose samples are all copies of those of other classes
     gone = there & ~torch.isin(labels, labels[~there])
     there &= ~torch.isin(kinds, kinds[gone])
-    return (~there).nonzero().flatten(), there.nonzero().flatten()
+    return ((~there).nonzero().flatten(), there.nonzero().flatten()) if there.any() else None
 
 
 def copies_of(inputs: Tensor) -> Tensor | None:
@@ -87,16 +106,30 @@ def copies_of(inputs: Tensor) -> Tensor | None:
 
 def _by_chance(inputs: Tensor, kinds: Tensor, first: Tensor) -> bool:
     """Whether rows (n, d) may be equal because their columns take few values, as "age 31, female" does."""
-    if max(len(column.unique()) for column in inputs[first].T) < MANY * len(first):
-        return True
-    chance = math.prod(_pairs(column) for column in inputs.T)  # that two rows are equal, by independent columns
-    return _pairs(kinds) < OFTEN * chance
+    chance, pairs = 1.0, len(inputs) * (len(inputs) - 1) / 2
+    for column in inputs.T:
+        chance *= _chance(column, first)
+        if chance * pairs < WONDER:
+            return False
+    few = max(len(column[first].unique()) for column in inputs.T) < MANY * len(first)
+    return few or _equal_pairs(kinds) < OFTEN * chance
 
 
-def _pairs(values: Tensor) -> float:
+def _chance(column: Tensor, first: Tensor) -> float:
+    """How likely it is that two samples have the same value, were no row a copy. first: a row of each kind."""
+    ordered = column.sort().values.double()
+    low, high = (float(ordered[round(share * (len(ordered) - 1))]) for share in (0.25, 0.75))
+    if low == high:  # mostly 0, say
+        return _equal_pairs(column)
+    gaps = ordered.diff()
+    possible = 2 * (high - low) / float(gaps[gaps > 0].min()) + 1  # if all are as far apart as the nearest two
+    return max(1 / possible, _equal_pairs(column[first]))
+
+
+def _equal_pairs(values: Tensor) -> float:
     """The share of equal ones among all pairs of values (n,)."""
     counts = values.unique(return_counts=True)[1].double()
-    return float((counts * (counts - 1)).sum()) / (len(values) * (len(values) - 1))
+    return float((counts * (counts - 1)).sum()) / max(len(values) * (len(values) - 1), 1)
 
 
 def alike(inputs: Tensor) -> Tensor:
@@ -133,8 +166,9 @@ def divided(
     """
     if not whole:
         kinds = copies_of(inputs())
-        train, test = _split_kinds(labels, kinds, share, seed, name)
-        told = "" if kinds is None else ", with copies on the same side"
+        apart = None if kinds is None else _split_kinds(labels, kinds, share, seed)
+        train, test = split(labels, share, seed, name) if apart is None else apart
+        told = "" if apart is None else ", with copies on the same side"
         return train, test, f"test set: {len(test):,} of {len(labels):,} {unit}, split with seed {seed}{told}"
     everything = torch.arange(len(labels))
     test = split(labels, share, seed, name)[1] if (torch.bincount(labels) > 1).any() else everything

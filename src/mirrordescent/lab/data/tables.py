@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
-from mirrordescent.lab.data.columns import Part, as_number, features_of
+from mirrordescent.lab.data.columns import Part, as_number, features_of, raw_values
 from mirrordescent.lab.data.labels import class_names, class_numbers, label_names, loosely, missing_labels, spellings
 from mirrordescent.lab.data.split import alike, divided
 from mirrordescent.lab.data.tablefile import Table, read_table
@@ -75,7 +75,7 @@ def prepare_table(
     if test is None:
 
         def everything() -> Tensor:
-            return features_of(Part(table, labelled), Part(table, []), {label, *left_out}, [])[1]
+            return raw_values(Part(table, labelled), {label, *left_out})
 
         trained, tested, told = divided(targets, everything, test_share, split_seed, str(path), "rows", whole)
         test_table, test_targets = table, targets[tested]
