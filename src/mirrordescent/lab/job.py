@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 import mirrordescent as md
 from mirrordescent.lab.data import Data, Scaling
+from mirrordescent.lab.data.labelfile import labels_in
 from mirrordescent.lab.half import halved
 from mirrordescent.lab.models import build
 from mirrordescent.lab.noise import Corrupted, corrupt
@@ -184,11 +186,13 @@ def call(model: nn.Module, x: Tensor) -> Tensor:
 
 def given_labels(run: Run, data: Data) -> Corrupted:
     """The targets that training sees, and which of them are wrong."""
+    if data.classes is not None and run.noise_file is not None:
+        labels = labels_in(Path(run.noise_file), data)
+        return Corrupted(labels, labels != data.targets)
     if data.classes is not None:
         scaled = Scaling(data, torch.device("cpu"))(data.inputs) if run.noise == "instance" else None
-        noise, names = run.noise_of_labels, data.class_names
-        return corrupt(data.targets, data.classes, noise, scaled, names=names, rows=data.rows, there=data.there)
-    if run.noise_of_labels.kind != "none":
+        return corrupt(data.targets, data.classes, run.noise_of_labels, scaled)
+    if run.noise_of_labels.kind != "none" or run.noise_file is not None:
         raise ValueError(f"corruption is for classes, but {data.name} is a regression")
     return Corrupted(data.targets, torch.zeros(len(data), dtype=torch.bool))
 

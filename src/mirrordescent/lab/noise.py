@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from mirrordescent.lab.names import listed
-
-KINDS = ("none", "uniform", "symmetric", "pair", "instance", "file")
+KINDS = ("none", "uniform", "symmetric", "pair", "instance")
 SPREAD = 0.1  # for "instance": standard deviation of the samples' own rates about the rate, at most
 
 
@@ -22,23 +18,19 @@ class Noise:
     kind: "uniform", each label with probability `rate` replaced by a draw from *all* classes (the paper's: of 40 %
         redrawn, 36 % end up wrong with ten classes); "symmetric", by a draw from the other classes, so always wrong;
         "pair", by the next class; "instance", by another class that depends on the sample's inputs, and at a rate of
-        the sample's own (Xia et al. 2020); "file", labels from a text file, one per line; "none".
-    rate: the probability, in [0, 1].
-    seed: of the draws. path: of the file.
+        the sample's own (Xia et al. 2020); "none".
+    rate: the probability, in [0, 1]. seed: of the draws.
     """
 
     kind: str = "none"
     rate: float = 0.0
     seed: int = 0
-    path: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"noise kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if not 0 <= self.rate <= 1:
             raise ValueError(f"noise rate must be in [0, 1], got {self.rate}")
-        if (self.kind == "file") != (self.path is not None):
-            raise ValueError(f"noise path goes with kind 'file', got kind {self.kind!r} and path {self.path!r}")
 
 
 @dataclass(frozen=True)
@@ -49,22 +41,10 @@ class Corrupted:
     changed: Tensor  # (n,), bool
 
 
-def corrupt(
-    labels: Tensor,
-    classes: int,
-    noise: Noise,
-    inputs: Tensor | None = None,
-    *,
-    names: Sequence[str] = (),
-    rows: Tensor | None = None,
-    there: int = 0,
-) -> Corrupted:
+def corrupt(labels: Tensor, classes: int, noise: Noise, inputs: Tensor | None = None) -> Corrupted:
     """Labels (n,) of `classes` classes, corrupted; the same noise gives the same labels on every machine.
 
-    inputs: (n, ...), scaled, for kind "instance".
-    names, rows, there: for kind "file", whose lines are names, or else numbers, of classes, and stand for the samples,
-        or for the `there` entries of which the samples are `rows`, (n,).
-    Raises ValueError for labels outside [0, classes), or a file that does not fit.
+    inputs: (n, ...), scaled, for kind "instance". Raises ValueError for labels outside [0, classes).
 
     >>> import torch
     >>> from mirrordescent.lab.noise import Noise, corrupt
@@ -77,9 +57,7 @@ def corrupt(
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
         raise ValueError(f"labels must lie in [0, {classes}), got {int(labels.min())} to {int(labels.max())}")
     true = labels.cpu().long()
-    if noise.path is not None:
-        given = _from_file(Path(noise.path), len(true), classes, names, rows, there)
-    elif noise.kind == "instance":
+    if noise.kind == "instance":
         if inputs is None or classes < 2:
             raise ValueError(f"noise 'instance' needs the inputs and at least two classes, got {classes}")
         given = _by_instance(true, classes, noise, inputs.cpu().flatten(1).double())
@@ -122,23 +100,3 @@ def _by_instance(true: Tensor, classes: int, noise: Noise, x: Tensor) -> Tensor:
     other = (likeness.softmax(1).cumsum(1) < place[:, None]).sum(1).clamp(max=classes - 1)
     chosen = torch.rand(len(true), generator=generator, dtype=torch.float64) < rates
     return torch.where(chosen & (other != true), other, true)
-
-
-def _from_file(path: Path, n: int, classes: int, names: Sequence[str], rows: Tensor | None, there: int) -> Tensor:
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    while lines and not lines[-1] and len(lines) not in (n, there):
-        lines.pop()
-    which = list(range(n)) if rows is None or len(lines) == n else rows.tolist()
-    if len(lines) not in (n, there if rows is not None else n):
-        whole = f", of {there} in the data's own file" if rows is not None and there != n else ""
-        raise ValueError(f"{path} holds {len(lines)} labels, but there are {n} samples to train on{whole}")
-    given = [lines[row] for row in which]
-    named = {name: place for place, name in enumerate(names)}
-    numbered = {text: int(text) for text in set(given) if text.isdecimal() and int(text) < classes}
-    places = named if set(given) <= named.keys() else numbered
-    for known in (named | numbered, places):  # what is neither first
-        for row, text in zip(which, given, strict=True):
-            if text not in known:
-                one_of = f"one of {listed(list(names), most=10)}, nor a number" if names else "a class"
-                raise ValueError(f"{path}, line {row + 1}: {text!r} is not {one_of} in [0, {classes})")
-    return torch.tensor([places[text] for text in given], dtype=torch.int64)

@@ -123,9 +123,7 @@ class Run:
 
     @property
     def noise_of_labels(self) -> Noise:
-        """The corruption, as `noise.corrupt` takes it."""
-        if self.noise == "file":
-            return Noise("file", path=self.noise_file)
+        """The corruption, as `noise.corrupt` takes it; none where a file holds the labels."""
         return Noise(self.noise, self.corruption, derived(self.seed, "noise")) if self.corruption else Noise()
 
     @property

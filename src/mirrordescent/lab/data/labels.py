@@ -46,7 +46,17 @@ def label_names(values: Sequence[object], place: Callable[[int], str]) -> list[s
             f"{_places(missing, place)}: the label is missing ({len(missing):,} of {len(texts):,}); "
             "fill it in or remove the sample"
         )
-    return [str(number) if isinstance(number, int) else text for number, text in zip(numbers, texts, strict=True)]
+    return [text if i in gone else plain_name(text) for i, text in enumerate(texts)]
+
+
+def plain_name(text: str) -> str:
+    """A label's name: whole numbers without zeros around them, anything else as it is.
+
+    >>> plain_name("01"), plain_name("1.0"), plain_name("1.5"), plain_name("a1")
+    ('1', '1', '1.5', 'a1')
+    """
+    text, number = _text(text), _number(_text(text))
+    return str(number) if isinstance(number, int) else text
 
 
 def spellings(names: Sequence[str]) -> dict[str, str]:

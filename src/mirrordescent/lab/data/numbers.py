@@ -92,9 +92,14 @@ def reading(cells: Sequence[str], *, semicolons: bool) -> Reading | None:
 
 
 def _are_times(cells: Sequence[str]) -> bool:
-    """Whether nearly all cells are written as 12:30, 0:59:30 or 3:07 PM, and the others are no numbers."""
+    """Whether nearly all cells are written as 12:30, as 0:59:30 or as 3:07 PM, and the others are no numbers.
+
+    Where some have seconds and some have none, 59:30 may be minutes, and the column stays text.
+    """
     others = [cell for cell in cells if _hours(cell) is None]
-    return len(cells) - len(others) >= max(1, NEARLY_ALL * len(cells)) and not any(map(is_number, others))
+    if len(cells) - len(others) < max(1, NEARLY_ALL * len(cells)) or any(map(is_number, others)):
+        return False
+    return len({cell.count(":") for cell in cells if cell not in others}) == 1
 
 
 def _hours(cell: str) -> float | None:
@@ -103,7 +108,7 @@ def _hours(cell: str) -> float | None:
     if found is None:
         return None
     hours, half = int(found[1]), (found[4] or "").lower()
-    if half and not 1 <= hours <= 12:
+    if (half and not 1 <= hours <= 12) or (not found[3] and hours > 24):  # 28:25 is a score, or minutes
         return None
     return (hours % 12 + 12 * (half == "p") if half else hours) + int(found[2]) / 60 + float(found[3] or 0) / 3600
 
