@@ -166,7 +166,7 @@ class TestAudit:
             "what is flagged says nothing": dataclasses.replace(
                 digits[0], check=dataclasses.replace(check, beyond_chance=0.0)
             ),
-            "Trust the ranking, not the number": dataclasses.replace(digits[0], check=learnt),
+            "Do not rely on the number; the ranking may still be of use": dataclasses.replace(digits[0], check=learnt),
             "No second network has checked this estimate": dataclasses.replace(digits[0], check=None),
             "takes hardly any of the labels that it judged for wrong": dataclasses.replace(
                 digits[0], check=dataclasses.replace(check, wrong=check.first / 5)
@@ -182,6 +182,35 @@ class TestAudit:
             assert [doubt in sentence for sentence in told].count(True) == len(told) - 1 == 1
             assert set(told) <= set(sentences(audited))
             assert sentences(audited)[0] == told[0]
+
+    @pytest.mark.parametrize(
+        ("flagged", "told"),
+        [
+            ({(3, 7): 0.2, (7, 3): 0.15}, [("3", "7", "20.0 % and 15.0 %")]),
+            ({(3, 7): 0.2, (7, 3): 0.15, (3, 5): 0.1, (7, 5): 0.1}, [("3", "7", "20.0 % and 15.0 %")]),
+            ({(3, 7): 0.2, (7, 3): 0.05}, []),  # wrong in one way, as by a mistake in the labels' making
+            ({(3, 7): 0.2, (7, 5): 0.2, (5, 3): 0.2}, []),  # in a circle
+            ({(a, b): 0.13 for a in (3, 5, 7) for b in (3, 5, 7) if a != b}, []),  # three classes, 40 % redrawn
+        ],
+    )
+    def test_two_classes_that_are_flagged_for_each_other_are_told(
+        self, flagged: dict[tuple[int, int], float], told: list[tuple[str, ...]], digits: tuple[Audited, Keeping]
+    ) -> None:
+        given = torch.arange(1000) % 10
+        p = torch.full((1000, 10), 0.001, dtype=torch.float64)
+        p[torch.arange(1000), given] = 0.991
+        score = torch.full((1000,), -9.0, dtype=torch.float64)
+        taken = dict.fromkeys(range(10), 0)
+        for (a, b), share in flagged.items():
+            some = (given == a).nonzero()[:, 0][taken[a] : taken[a] + round(100 * share)]
+            taken[a] += len(some)
+            p[some, a], p[some, b], score[some] = 0.001, 0.991, 9.0
+        found = md.Audit(given, score, p)
+        assert int(found.issue.sum()) == sum(taken.values())
+        said = [s for s in sentences(dataclasses.replace(digits[0], found=found, changed=None)) if "each other" in s]
+        assert len(said) == len(told)
+        for sentence, (one, other, shares) in zip(said, told, strict=True):
+            assert sentence.startswith(f"'{one}' and '{other}' are flagged for each other ({shares} of them)")
 
     def test_a_class_of_which_nothing_would_be_left_stays(
         self, digits: tuple[Audited, Keeping], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

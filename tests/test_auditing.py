@@ -77,6 +77,23 @@ def test_samples_that_a_trace_has_not_seen_are_told() -> None:
     assert told[0].filename == __file__
 
 
+@pytest.mark.parametrize("how", ["shifted", "mirrored", "as they were", "few corrected"])
+def test_other_labels_than_those_that_were_trained_on_are_told(how: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(3, (500,), generator=generator)
+    trace = md.Trace(500, 3)
+    for _ in range(5):
+        logits = torch.randn(500, 3, generator=generator) + 2 * torch.nn.functional.one_hot(labels, 3)
+        trace(logits, labels, torch.arange(500))
+    if how in ("as they were", "few corrected"):
+        labels[: 4 * (how == "few corrected")] = 0
+        md.audit(trace, labels)
+    else:
+        with pytest.warns(UserWarning, match="the trace was kept with other labels than these") as told:
+            md.audit(trace, labels.roll(1) if how == "shifted" else 2 - labels)
+        assert told[0].filename == __file__
+
+
 def test_signs_of_residuals_make_no_label_less_suspicious() -> None:
     losses, labels = torch.linspace(0.1, 3.0, 20), torch.arange(20) % 2
     signs = torch.where(labels == 0, 1.0, -1.0)

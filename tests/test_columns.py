@@ -108,6 +108,16 @@ def test_rare_levels_share_a_column(tmp_path: Path) -> None:
     assert data.test_inputs.sum(dim=1).tolist() == [1, 1, 0]
 
 
+def test_levels_with_enough_rows_have_a_column_each(tmp_path: Path) -> None:
+    words = [f"w{i:02}" for i in range(60) for _ in range(10)] + [f"rare {i}" for i in range(25) for _ in range(9)]
+    columns: Columns = {"word": words, "label": [k % 2 for k in range(len(words))]}
+    test = write(tmp_path / "t.csv", {"word": ["w59", "rare 3"], "label": [0, 1]})
+    data = prepare_table(write(tmp_path / "a.csv", columns), test=test).data
+    assert data.shape == (61,)
+    assert data.inputs.sum(dim=0).tolist() == 60 * [10.0] + [225.0]
+    assert "text columns as one-hot: word (85 levels, 60 of them and others (27.3 % of the rows))" in data.notes
+
+
 def test_odd_cells_and_row_numbers_are_told() -> None:
     n = 40
     values: list[Cell] = [math.sin(i) for i in range(n)]

@@ -64,6 +64,14 @@ def test_a_column_that_is_the_label_again_is_told(told: bool, values: list[Cell]
     assert any("b tells the label" in note for note in prepared(columns).data.notes) == told
 
 
+@pytest.mark.parametrize(("every", "told"), [(20, True), (3, True), (1.5, False)])
+def test_a_column_with_gaps_may_be_the_label_again(every: float, told: bool) -> None:
+    labels = [k * k % 7 % 3 for k in range(300)]
+    codes = ["" if int(k / every) == k / every or (every < 2 and k % 3) else f"code {y}" for k, y in enumerate(labels)]
+    notes = prepared({"a": [math.sin(k) for k in range(300)], "b": codes, "y": labels}).data.notes
+    assert any("b tells the label of 100 % of the rows that have it by itself" in note for note in notes) == told
+
+
 def test_a_rare_class_is_not_told_by_a_lucky_column() -> None:
     columns: Columns = {
         "a": [i * i % 7 for i in range(1000)],

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CHANCE = 0.5  # a label is an issue only if it is wrong with more than this probability
 MOST = 1_000_000  # class numbers end below it: larger ones are ids or measured values
 SETTLED = 0.5  # age of z, in its time scale, before which it is too early to ask
+ODD = 0.01  # share of the samples whose margins fit no labels, up to which it is overlooked
+ROUNDED = 1e-3  # of sums in float32
 UNSEEN = 0.1  # share of the samples; short of it, the others are those of batches that were left incomplete
 LOST = 0.1  # visits with outputs that are not finite, per finite one; above it training has diverged
 
@@ -296,6 +298,12 @@ def audited(
             stacklevel=outside(),
         )
     p = trace.probabilities.detach().double().cpu()
+    if others := _of_other_labels(trace.margins.detach().double().cpu(), p, y):
+        warnings.warn(
+            f"the trace was kept with other labels than these for {others:,} of {len(y):,} samples, at least: give the "
+            "labels that were trained on, in the same order",
+            stacklevel=outside(),
+        )
     unlearnt = given_up(p, y)
     p = p.masked_fill(unlearnt[y][:, None], 0.0)
     return Audit(
@@ -307,6 +315,14 @@ def audited(
         _names(class_names, p.shape[1]),
         unlearnt=tuple(unlearnt.nonzero()[:, 0].tolist()),
     )
+
+
+def _of_other_labels(margins: Tensor, p: Tensor, y: Tensor) -> int:
+    """For how many samples the margins cannot be those of labels y, as a mean of maxima is no less than the mean's."""
+    own = y[:, None]
+    most = p.gather(1, own)[:, 0] - p.scatter(1, own, -1.0).amax(1)
+    count = int((margins > most + ROUNDED).sum())
+    return count if count > ODD * len(y) else 0
 
 
 def _as_tensor(labels: Tensor | Sequence[int]) -> Tensor:

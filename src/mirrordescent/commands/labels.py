@@ -111,7 +111,7 @@ def clean(
             if choice is None:
                 found = in_short(audited)
                 choice = lab.clean(audited, asked, cleaning, keeping, place, watch=watch)
-            if not cleaning.no_compare:
+            if not cleaning.no_compare and choice.changes(given):
                 outcomes = lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
     # the copy comes last: whoever is cut off before it has nothing in the way of the same command
     show_cleaned(whole, given, choice, outcomes, found, by_person=cleaning.decisions is not None)

@@ -228,7 +228,7 @@ def show_cleaned(
     verb = "is" if dropped == 1 else "are"
     out.print(f"Of {n:,} samples {dropped:,} {verb} left out and {renamed:,} relabelled.", highlight=False)
     names = whole.class_names
-    if dropped or renamed:
+    if choice.changes(given):
         for told in _by_class(given, choice, names):
             out.print(told, highlight=False, markup=False)
     if choice.spared:

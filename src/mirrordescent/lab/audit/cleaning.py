@@ -88,6 +88,10 @@ class Choice:
     labels: Tensor  # (n,)
     spared: tuple[int, ...] = ()
 
+    def changes(self, given: Tensor) -> bool:
+        """Whether any sample is left out or gets another label than the given one."""
+        return not bool((self.keep & (self.labels == given)).all())
+
 
 def labels_of(whole: Whole, asked: Asked) -> Tensor:
     """The labels that are audited: the data's, or those after corruption on purpose."""

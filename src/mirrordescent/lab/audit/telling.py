@@ -26,6 +26,8 @@ BINS = 60
 SMALL = 500  # samples, below which numbers are rough
 HARDLY = 0.25  # part of what the first network finds wrong; with less the second one finds hardly anything
 FEW = 0.02  # share of wrong labels up to which the two are not compared
+MUTUAL = 0.1  # share of each of two classes that is flagged for the other one, to say so
+ALONE = 0.6  # share of all that is flagged in the two classes, to be about these two; three alike classes have 0.5
 FAR = 0.1  # how far the share that the second network contradicts may exceed the estimate without a warning
 
 
@@ -113,8 +115,29 @@ def _doubts(audited: Audited) -> Iterator[str]:
         )
     elif not check.in_vain:
         yield from _disagreement(check, audited.found.noise)
+    yield from _entangled(audited)
     if n < SMALL:
         yield f"With only {n:,} samples the numbers are rough."
+
+
+def _entangled(audited: Audited) -> Iterator[str]:
+    """Pairs of classes that are flagged mostly for each other, as where the data cannot tell them apart."""
+    found, names = audited.found, audited.whole.class_names
+    classes = len(names)
+    if classes < 3:  # of two classes all that is flagged is; the check looks at that
+        return
+    members = torch.bincount(found.given, minlength=classes).clamp(min=1)
+    moved = torch.bincount((found.given * classes + found.suggested)[found.issue], minlength=classes**2)
+    flagged = moved.reshape(classes, classes)
+    share, total = flagged / members[:, None], flagged.sum(1)
+    for a, b in itertools.combinations(range(classes), 2):
+        both = int(flagged[a, b] + flagged[b, a])
+        if min(share[a, b], share[b, a]) >= MUTUAL and both >= ALONE * int(total[a] + total[b]):
+            yield (
+                f"{names[a]!r} and {names[b]!r} are flagged for each other ({100 * float(share[a, b]):.1f} % and "
+                f"{100 * float(share[b, a]):.1f} % of them): people may have mixed them up, but if these data cannot "
+                "tell the two apart, most of these labels are right. Look at some before you drop any."
+            )
 
 
 def _disagreement(check: Check, noise: float) -> Iterator[str]:
@@ -129,7 +152,7 @@ def _disagreement(check: Check, noise: float) -> Iterator[str]:
         yield (
             "A second network, which had not seen the labels that it judged, contradicts far more of them "
             f"({100 * check.contradicted:.1f} %) than are estimated to be wrong: either the classes are hard to tell "
-            "apart, or the first network has learnt labels by heart. Trust the ranking, not the number."
+            "apart, or the first network has learnt labels by heart. Do not rely on the number; the ranking may still be of use."
         )
 
 

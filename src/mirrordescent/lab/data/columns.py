@@ -20,7 +20,9 @@ from mirrordescent.lab.data.numbers import NEARLY_ALL, Reading, reading
 from mirrordescent.lab.data.tablefile import Cell, Table
 from mirrordescent.lab.names import listed
 
-LEVELS = 50  # of a text column that get an input each; the rarer ones share one
+LEVELS = 50  # of a text column that get an input each, however rare they are
+MEMBERS = 10  # training rows of a level that gets one, too
+MOST = 1000  # levels that get one; the others share one
 WORDS = {"false": 0.0, "true": 1.0}  # that count as numbers
 NO_VALUE = "(missing)"  # a level of its own in text columns
 DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})([T ]\d{1,2}:\d{2}.*)?")
@@ -245,18 +247,26 @@ def _tails(values: Tensor) -> Callable[[Tensor], Tensor] | None:
 def _text_block(name: str, train: list[Cell], test: list[Cell]) -> _Block:
     counts = Counter(_level(cell) for cell in train)
     levels = sorted(counts, key=lambda level: (-counts[level], level))
-    positions = {level: min(i, LEVELS) for i, level in enumerate(levels)}  # at LEVELS: the rare ones, together
-    columns = torch.arange(min(len(levels), LEVELS + 1))
-    names = [f"{name}={level}" for level in levels[:LEVELS]] + [f"{name}=other"] * (len(levels) > LEVELS)
+    kept = sum(i < LEVELS or counts[level] >= MEMBERS for i, level in enumerate(levels[:MOST]))
+    positions = {level: min(i, kept) for i, level in enumerate(levels)}  # at `kept`: the rare ones, together
+    columns = torch.arange(min(len(levels), kept + 1))
+    names = [f"{name}={level}" for level in levels[:kept]] + [f"{name}=other"] * (len(levels) > kept)
     # a level that only the test set has is -1, and so 0 in every column
     codes, test_codes = (torch.tensor([positions.get(_level(cell), -1) for cell in cells]) for cells in (train, test))
-    told = f"{name} ({len(levels):,} levels{f', {LEVELS} of them and others' if len(levels) > LEVELS else ''})"
+    others = sum(counts[level] for level in levels[kept:]) / len(train)
+    rest = f", {kept:,} of them and others ({100 * others:.3g} % of the rows)" if len(levels) > kept else ""
+    told = f"{name} ({len(levels):,} levels{rest})"
     one_hot = [(part[:, None] == columns).float() for part in (codes, test_codes)]
     return _Block(names, one_hot[0], one_hot[1], ("text columns as one-hot", told))
 
 
+def is_missing(cell: Cell) -> bool:
+    """Whether a cell of text says nothing."""
+    return cell is None or str(cell).strip().lower() in MISSING_LABELS
+
+
 def _level(cell: Cell) -> str:
-    return NO_VALUE if cell is None or str(cell).lower() in MISSING_LABELS else str(cell)
+    return NO_VALUE if is_missing(cell) else str(cell)
 
 
 def as_number(cell: Cell) -> float | None:

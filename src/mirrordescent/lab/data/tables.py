@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
-from mirrordescent.lab.data.columns import Part, as_number, features_of, raw_values
+from mirrordescent.lab.data.columns import Part, as_number, features_of, is_missing, raw_values
 from mirrordescent.lab.data.labels import class_names, class_numbers, label_names, loosely, missing_labels, spellings
 from mirrordescent.lab.data.split import alike, divided
 from mirrordescent.lab.data.tablefile import Table, read_table
 from mirrordescent.lab.names import listed, nearest
 
 LABELS = ("label", "target", "class", "y")
+MOSTLY = 0.5  # cells that are filled at least, for a column to be the label again
 GIVEN_AWAY = 0.99  # share of the labels outside the largest class that a column alone must tell, to be a giveaway
 ENOUGH = 20  # rows at least, to say so
 
@@ -159,13 +160,18 @@ def _giveaways(table: Table, rows: Sequence[int], targets: Sequence[int], known:
             continue
         counts: dict[object, Counter[int]] = {}
         for row, target in zip(rows, targets, strict=True):
-            counts.setdefault(cells[row], Counter())[target] += 1
+            if not is_missing(cells[row]):
+                counts.setdefault(cells[row], Counter())[target] += 1
         usual = [count.most_common(1)[0] for count in counts.values()]
-        share = sum(many for _, many in usual) / len(rows)
+        filled = sum(map(Counter.total, counts.values()))
+        if filled < MOSTLY * len(rows):
+            continue
+        share = sum(many for _, many in usual) / filled
         beyond = (share - most) / (1 - most)  # of what always naming the largest class gets wrong
+        where = "" if filled == len(rows) else " that have it"
         if beyond >= GIVEN_AWAY and len({target for target, _ in usual}) == classes:
             yield (
-                f"{name} tells the label of {100 * share:.3g} % of the rows by itself: if it is the label under "
+                f"{name} tells the label of {100 * share:.3g} % of the rows{where} by itself: if it is the label under "
                 f"another name, no label can look wrong beside it; --without {shlex.quote(name)} leaves it out"
             )
 
