@@ -152,7 +152,8 @@ def _disagreement(check: Check, noise: float) -> Iterator[str]:
         yield (
             "A second network, which had not seen the labels that it judged, contradicts far more of them "
             f"({100 * check.contradicted:.1f} %) than are estimated to be wrong: either the classes are hard to tell "
-            "apart, or the first network has learnt labels by heart. Do not rely on the number; the ranking may still be of use."
+            "apart, or the first network has learnt labels by heart. Do not rely on the number; the ranking may still "
+            "be of use."
         )
 
 
