@@ -96,10 +96,10 @@ def _are_times(cells: Sequence[str]) -> bool:
 
     Where some have seconds and some have none, 59:30 may be minutes, and the column stays text.
     """
-    others = [cell for cell in cells if _hours(cell) is None]
-    if len(cells) - len(others) < max(1, NEARLY_ALL * len(cells)) or any(map(is_number, others)):
+    parts = [cell.count(":") if _hours(cell) is not None else 0 for cell in cells]  # 0: no time
+    if len(parts) - parts.count(0) < max(1, NEARLY_ALL * len(parts)) or len({*parts} - {0}) > 1:
         return False
-    return len({cell.count(":") for cell in cells if cell not in others}) == 1
+    return not any(is_number(cell) for cell, count in zip(cells, parts, strict=True) if not count)
 
 
 def _hours(cell: str) -> float | None:
