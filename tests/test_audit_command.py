@@ -117,6 +117,34 @@ class TestCommand:
         )
         assert "audited by themselves" not in " ".join(capsys.readouterr().out.split())
 
+    def test_a_clean_up_for_machines(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path, decisions, copy = tmp_path / "things.csv", tmp_path / "decisions.csv", tmp_path / "copy.csv"
+        table(path)
+        kinds = [line.partition(",")[0] for line in path.read_text().splitlines()[1:]]
+        other = next(kind for kind in kinds if kind != kinds[1])
+        rows = f"0,line 2,{kinds[0]},drop,\n1,line 3,{kinds[1]},relabel,{other}\n"
+        decisions.write_text(f"index,name,given_label,action,label\n{rows}")
+        common = (str(path), "--label", "kind", "--root", str(tmp_path / "runs"), "--decisions", str(decisions))
+        short = ("--epochs", "2", "--retrain-epochs", "1")
+        assert self.call("clean", *common, *short, "--out", str(copy), "--json") == 0
+        told = json.loads(capsys.readouterr().out)
+        comparison = told.pop("comparison")
+        assert told == {
+            "samples": 300,
+            "left_out": [0],
+            "relabelled": [{"index": 1, "given_label": kinds[1], "label": other}],
+            "spared_classes": [],
+            "copy": str(copy),
+            "changes": str(changes_path(copy)),
+        }
+        assert all(Path(told[name]).is_file() for name in ("copy", "changes"))
+        assert [(row["trained_on"], row["test_samples"]) for row in comparison] == [("all labels", 60), ("cleaned", 60)]
+        assert all(0 <= row["test_accuracy"] <= 1 and 238 <= row["samples"] <= 240 for row in comparison)
+        trial = (*common[:5], "--corruption", "0.2", "--epochs", "2", "--no-check", "--no-compare", "--json")
+        assert self.call("clean", *trial) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["comparison"], told["copy"], told["changes"]) == ([], None, None)
+
     def test_decisions_are_not_taken_for_other_rows(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """A line's number says which row is meant as long as the table is as it was."""
         path, out, decisions = tmp_path / "things.csv", tmp_path / "out", tmp_path / "decisions.csv"

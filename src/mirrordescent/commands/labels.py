@@ -76,6 +76,7 @@ def clean(
     keeping: Kept,
     place: Where,
     out: Path | None = None,
+    json: bool = False,
 ) -> int:
     """Audit the labels, write a copy of the data without the wrong ones, and see what training on it is worth.
 
@@ -85,6 +86,7 @@ def clean(
     Args:
         data: a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images
         out: path of the copy; the data's name with "-cleaned" in the current folder unless given
+        json: print what was changed, and what training on the copy is worth, as JSON
     """
     from mirrordescent.lab.audit import cleaning as lab
     from mirrordescent.lab.audit.auditing import audit_whole, whole_of
@@ -114,7 +116,8 @@ def clean(
             if not cleaning.no_compare and choice.changes(given):
                 outcomes = lab.compared(audited, choice, asked, cleaning, keeping, place, watch=watch)
     # the copy comes last: whoever is cut off before it has nothing in the way of the same command
-    show_cleaned(whole, given, choice, outcomes, found, by_person=cleaning.decisions is not None)
+    by_person = cleaning.decisions is not None
+    show_cleaned(whole, given, choice, outcomes, found, copy=out, by_person=by_person, json=json)
     if out is None:
         say("no copy is written: it would hold the labels that were corrupted on purpose")
         return 0

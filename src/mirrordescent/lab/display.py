@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.box import SIMPLE_HEAD
@@ -18,7 +19,7 @@ from rich.table import Table
 from torch import Tensor
 
 from mirrordescent.lab.audit.auditing import Audited
-from mirrordescent.lab.audit.cleaning import Choice, Outcome
+from mirrordescent.lab.audit.cleaning import Choice, Outcome, changes_path
 from mirrordescent.lab.audit.telling import sentences
 from mirrordescent.lab.bench import Costs
 from mirrordescent.lab.continual import Learnt, settings
@@ -218,9 +219,17 @@ def show_cleaned(
     outcomes: Sequence[Outcome],
     found: Sequence[str] = (),
     *,
+    copy: Path | None = None,
     by_person: bool = False,
+    json: bool = False,
 ) -> None:
-    """Print what was left out or relabelled, and what training on the rest is worth. found: the audit's sentences."""
+    """Print what was left out or relabelled, and what training on the rest is worth, for people or as JSON.
+
+    found: the audit's sentences. copy: where the copy goes, if there is one; JSON names it.
+    """
+    if json:
+        print_json(_cleaned(whole, given, choice, outcomes, copy))
+        return
     out, n = _out(), len(choice.keep)
     for sentence in found:
         out.print(sentence, highlight=False, markup=False)
@@ -258,6 +267,32 @@ def show_cleaned(
             judged += "; for this, the other four fifths were audited by themselves"
     out.print(f"Accuracy on {judged}; ± its standard error; one run each.", highlight=False)
     out.print(_verdict(outcomes, count), highlight=False)
+
+
+def _cleaned(
+    whole: Whole, given: Tensor, choice: Choice, outcomes: Sequence[Outcome], copy: Path | None
+) -> dict[str, Any]:
+    names = whole.class_names
+    relabelled = (choice.keep & (choice.labels != given)).nonzero()[:, 0].tolist()
+    return {
+        "samples": len(choice.keep),
+        "left_out": (~choice.keep).nonzero()[:, 0].tolist(),
+        "relabelled": [
+            {"index": i, "given_label": names[int(given[i])], "label": names[int(choice.labels[i])]} for i in relabelled
+        ],
+        "spared_classes": [names[c] for c in choice.spared],
+        "comparison": [
+            {
+                "trained_on": outcome.name,
+                "samples": outcome.samples,
+                "test_accuracy": outcome.record.final["test_accuracy"],
+                "test_samples": outcome.record.data["test_samples"],
+            }
+            for outcome in outcomes
+        ],
+        "copy": None if copy is None else str(copy),
+        "changes": None if copy is None else str(changes_path(copy)),
+    }
 
 
 def _by_class(given: Tensor, choice: Choice, names: Sequence[str]) -> Iterator[str]:
