@@ -381,16 +381,16 @@ def test_a_look_from_the_cpu_leaves_z_to_the_captured_step() -> None:
 @pytest.mark.parametrize("reduction", ["sample", "batch"])
 def test_gradients_zeroed_in_place_have_lost_their_batch(reduction: str) -> None:
     """|B| is then that of the batches that are left, too."""
-    w = nn.Parameter(torch.ones(4, device="cuda"))
+    w, empty = (nn.Parameter(torch.ones(size, device="cuda")) for size in (4, 0))
     options: dict[str, Any] = {"reduction": reduction, "lam_convention": "objective"}
-    optimizer, index = md.RMD([w], lr=0.1, lam=1.0, num_samples=4, **options), torch.arange(4, device="cuda")
-    optimizer.loss((w - 2).square() / 2, index).backward()
+    optimizer, index = md.RMD([w, empty], lr=0.1, lam=1.0, num_samples=4, **options), torch.arange(4, device="cuda")
+    optimizer.loss((w - 2).square() / 2 + empty.sum(), index).backward()
     assert w.grad is not None
     w.grad.zero_()
     optimizer.step()
     assert optimizer.aux.values.cpu().tolist() == [0, 0, 0, 0]
     optimizer.zero_grad()
-    optimizer.loss((w[:2] - 2).square() / 2, index[:2]).backward()
+    optimizer.loss((w[:2] - 2).square() / 2 + empty.sum(), index[:2]).backward()
     w.grad.zero_()
     optimizer.loss((w[2:] - 2).square() / 2, index[2:]).backward()
     optimizer.step()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,10 +16,11 @@ from mirrordescent.lab import engine as module
 from mirrordescent.lab import loop
 from mirrordescent.lab.data import Data
 from mirrordescent.lab.engine import all_trained, engine, side_by_side
+from mirrordescent.lab.evaluation import evaluate
 from mirrordescent.lab.job import Job
 from mirrordescent.lab.loop import Keeping, Progress
 from mirrordescent.lab.place import Place
-from mirrordescent.lab.records import held, read
+from mirrordescent.lab.records import Record, Row, held, read
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.sweep import Finished, Work
 from mirrordescent.lab.train import train
@@ -265,6 +267,122 @@ def test_a_second_ctrl_c_leaves_the_last_checkpoints(
             engine(runs, Keeping(tmp_path, checkpoint_seconds=0), CPU, at_once=2)
     records, rest = engine(runs, Keeping(tmp_path), CPU, at_once=2)
     assert not rest
+    assert {record.id: record.rows for record in records} == alone(tmp_path, runs)
+
+
+class OutOfMemory(Job):
+    """As where the memory holds two runs: a third one's first use of it, or its evaluation, finds none."""
+
+    alive: ClassVar[weakref.WeakSet[Job]] = weakref.WeakSet()
+    where, most = "start", 2
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        OutOfMemory.alive.add(self)
+        if self.where == "start":
+            self.take()
+
+    def wait(self) -> None:
+        if self.where == "evaluation" and self.next == self.steps:
+            self.take()
+
+    def take(self) -> None:
+        if len(OutOfMemory.alive) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("where", ["start", "evaluation"])
+def test_a_run_for_which_there_is_no_memory_beside_others_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whatever was asked for, or expected; and none of what it has done is lost."""
+    monkeypatch.setattr(OutOfMemory, "where", where)
+    monkeypatch.setattr(module, "Job", OutOfMemory)
+    records, rest = engine(RUNS, Keeping(tmp_path, checkpoint_seconds=0), CPU, at_once=4)
+    assert not rest
+    assert {record.id: record.rows for record in records} == alone(tmp_path)
+
+
+def test_a_run_for_which_there_is_never_memory_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OutOfMemory, "most", 0)
+    monkeypatch.setattr(module, "Job", OutOfMemory)
+    data = things()
+    ended = side_by_side([Work(run, data, tmp_path) for run in RUNS], Keeping(), CPU, at_once=4)
+    assert [(end.status, end.error) for end in ended] == [("failed", "CUDA out of memory")] * len(RUNS)
+    assert not data._places
+
+
+def test_data_leave_the_device_whatever_happens(tmp_path: Path) -> None:
+    data, [run] = things(), RUNS[:1]
+    runs = [dataclasses.replace(run, seed=seed) for seed in range(3)]
+    side_by_side([Work(runs[1], data, tmp_path)], Keeping(), CPU)
+    side_by_side([Work(run, data, tmp_path) for run in runs[:2]], Keeping(), CPU, at_once=1)  # the second is done
+    assert not data._places
+
+    def listener(event: Progress | Finished) -> None:
+        raise BrokenPipeError("the reader is gone")
+
+    with pytest.raises(BrokenPipeError):
+        side_by_side([Work(run, data, tmp_path / "more") for run in runs], Keeping(), CPU, at_once=1, watch=listener)
+    assert not data._places
+
+
+def test_a_full_disk_under_tensorboard_costs_no_run_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def __init__(self, record: Record) -> None:
+            self.broken = record.run == RUNS[0]
+
+        def add(self, row: Row) -> None:
+            if self.broken and row["epoch"] == 2:
+                self.close()
+
+        def close(self) -> None:
+            if self.broken:
+                raise OSError("No space left on device")
+
+    def stop(event: Progress | Finished) -> None:
+        if isinstance(event, Progress) and event.epoch == until:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(loop, "Board", Full)
+    runs, keeping = [RUNS[0], RUNS[4]], Keeping(tmp_path, tensorboard=True, checkpoint_seconds=1e6)
+    for until in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            engine(runs, keeping, CPU, at_once=2, watch=stop)
+        statuses = [read(tmp_path / run.id).status for run in runs]
+        assert statuses == (["interrupted"] * 2 if until == 1 else ["failed", "interrupted"])
+    records, _ = engine(runs, dataclasses.replace(keeping, tensorboard=False), CPU, at_once=2)
+    assert {record.id: record.rows for record in records} == alone(tmp_path, runs)
+
+
+def test_a_stop_at_the_end_of_an_epoch_comes_before_its_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated: list[int] = []
+    taken = 0
+
+    def counted(job: Job, epoch: int) -> Any:
+        evaluated.append(epoch)
+        return evaluate(job, epoch)
+
+    class Counted(Job):
+        def step(self) -> None:
+            nonlocal taken
+            super().step()
+            taken += 1
+            if taken == 2 * self.steps:  # the last step of the epoch, of two runs
+                signal.raise_signal(signal.SIGTERM)
+
+    runs = [RUNS[0], RUNS[4]]
+    with monkeypatch.context() as counting:
+        counting.setattr(loop, "evaluate", counted)
+        counting.setattr(module, "Job", Counted)
+        with pytest.raises(KeyboardInterrupt):
+            engine(runs, Keeping(tmp_path), CPU, at_once=2)
+    assert not evaluated
+    records, _ = engine(runs, Keeping(tmp_path), CPU, at_once=2)
     assert {record.id: record.rows for record in records} == alone(tmp_path, runs)
 
 

@@ -406,18 +406,22 @@ def test_a_changed_file_of_labels_is_noticed(tmp_path: Path) -> None:
         trained(tmp_path, run)
 
 
-def test_a_run_that_is_refused_leaves_nothing_and_one_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_run_that_is_refused_leaves_nothing_and_one_that_fails_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ValueError, match="needs every weight > 0"):
         trained(tmp_path, Run(potential="entropy", epochs=1))
     assert list(tmp_path.iterdir()) == []
 
-    def fail(_: Progress) -> None:
-        raise OSError("the terminal is gone")
+    def fail(*_: object) -> None:
+        raise OSError("the disk is gone")
 
-    with pytest.raises(OSError, match="the terminal is gone"):
-        trained(tmp_path, Run(epochs=2), watch=fail)
+    with monkeypatch.context() as broken:
+        broken.setattr("mirrordescent.lab.loop.evaluate", fail)
+        with pytest.raises(OSError, match="the disk is gone"):
+            trained(tmp_path, Run(epochs=2))
     [folder] = tmp_path.iterdir()
-    assert (read(folder).status, read(folder).reason) == ("failed", "the terminal is gone")
+    assert (read(folder).status, read(folder).reason) == ("failed", "the disk is gone")
     assert trained(tmp_path, Run(epochs=2)).status == "done"
 
 
@@ -432,16 +436,17 @@ def test_ctrl_c_in_the_last_evaluation_is_not_forgotten(tmp_path: Path) -> None:
     assert read(folder).status == "done"
 
 
+@pytest.mark.parametrize("error", [SystemExit(1), BrokenPipeError("the terminal is gone")], ids=repr)
 @pytest.mark.parametrize("epoch", [1, 3])
-def test_whoever_leaves_while_watching_leaves_a_checkpoint(tmp_path: Path, epoch: int) -> None:
+def test_whoever_leaves_while_watching_leaves_a_checkpoint(tmp_path: Path, epoch: int, error: BaseException) -> None:
     """As rich does where nobody reads what it shows any more; after the last epoch there is nothing left to save."""
     run = Run(epochs=3, batch_size=8)
 
     def leave(event: Progress) -> None:
         if event.epoch == epoch:
-            raise SystemExit(1)
+            raise error
 
-    with pytest.raises(SystemExit):
+    with pytest.raises(type(error)):
         train(run, Keeping(tmp_path, checkpoint_seconds=1000), CPU, data=small(), watch=leave)
     [folder] = tmp_path.iterdir()
     assert (read(folder).status, read(folder).epochs) == ("interrupted" if epoch < 3 else "done", epoch)

@@ -19,7 +19,7 @@ from torch.autograd.graph import Node
 
 from mirrordescent.caller import outside
 from mirrordescent.ranks import Ranks
-from mirrordescent.sharded import own_part
+from mirrordescent.sharded import everywhere, own_part
 
 ASIDE = 64  # batches that are set aside at most
 HEAP = 64  # batches that reach no parameter, from which on there is a warning
@@ -156,8 +156,8 @@ class Pending:
                 self.batches[:] = [batch for batch in self.batches if batch.apart or not batch.ended]
                 self.witness.clear()
             return
-        slope = settled[0].slope
-        alive = (torch.nn.utils.get_total_norm(grads, math.inf) != 0).to(slope)
+        slope, filled = settled[0].slope, [g for g in grads if g.numel()]  # of nothing there is no largest element
+        alive = (everywhere(torch.nn.utils.get_total_norm(filled, math.inf)) != 0).to(slope)
         for batch in settled:
             batch.slope, batch.alive = batch.slope * alive, batch.alive * alive
 

@@ -6,6 +6,7 @@ Loop and jobs are the same as `train`'s; only what takes the steps is different.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,8 +17,10 @@ from typing import Any
 import torch
 
 from mirrordescent.lab.captured import Captured
+from mirrordescent.lab.data import Data
 from mirrordescent.lab.job import Job
-from mirrordescent.lab.loop import Keeping, Loop, Progress, Watch
+from mirrordescent.lab.loop import Keeping, Listener, Loop, Progress, Watch
+from mirrordescent.lab.memory import ran_out
 from mirrordescent.lab.names import first_line
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import BusyError, Record, RunError, held, read
@@ -70,7 +73,7 @@ def side_by_side(
     place = place or Place("cuda")
     check_gpu(place)
     with signals() as signalled, place.taken(), contextlib.ExitStack() as locks:
-        side = _Side(keeping, place, watch or (lambda _: None), locks, compile_forward=compile_forward)
+        side = _Side(keeping, place, Listener(watch), locks, compile_forward=compile_forward)
         side.go(works, at_once, lambda: bool(signalled) or time.monotonic() > until)
         if signalled:
             raise KeyboardInterrupt
@@ -125,40 +128,32 @@ class _Side:
         self,
         keeping: Keeping,
         place: Place,
-        hear: Callable[[Progress | Finished], None],
+        hear: Listener,
         locks: contextlib.ExitStack,
         *,
         compile_forward: bool,
     ) -> None:
-        self.keeping, self.place, self.listener, self.locks = keeping, place, hear, locks
+        self.keeping, self.place, self.hear, self.locks = keeping, place, hear, locks
         self.compile_forward = compile_forward
         self.waiting: deque[Work] = deque()
         self.active: list[Loop] = []
         self.folders: dict[Loop, contextlib.ExitStack] = {}  # the lock on each run's folder
         self.told: set[Path] = set()  # folders that another process has, and that were reported
         self.ended: list[Finished] = []
-        self.unheard: BaseException | None = None  # with which the listener failed
+        self.most = math.inf  # runs side by side for which memory has not run out
 
     def go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
         """Train until all runs have ended, until `stop()`, or until the listener fails, whose error is then raised."""
-        self._go(works, at_once, lambda: self.unheard is not None or stop())
-        if self.unheard is not None:
-            raise self.unheard
-
-    def hear(self, event: Progress | Finished) -> None:
-        """Tell the listener. What goes wrong there ends no run as failed: all are cut off, as by Ctrl-C."""
-        try:
-            if self.unheard is None:
-                self.listener(event)
-        except BaseException as error:  # rich leaves by SystemExit where nobody reads any more
-            self.unheard = error
+        self._go(works, at_once, lambda: self.hear.error is not None or stop())
+        if self.hear.error is not None:
+            raise self.hear.error
 
     def _go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
         self.waiting.extend(works)
         while (self.waiting or self.active) and not stop():
             try:
                 for _ in range(len(self.waiting)):
-                    if len(self.active) >= (at_once or self._room()) or stop():
+                    if len(self.active) >= min(self.most, at_once or self._room()) or stop():
                         break
                     self._start(self.waiting.popleft())
             except Exception:  # elsewhere an error may come in the middle of a step, and the last checkpoints stand
@@ -168,14 +163,18 @@ class _Side:
                 time.sleep(0.2)
             self._epoch(stop)
         self._cut_off()
-        self.ended += [Finished(work.run, "waiting") for work in self.waiting]
 
     def _cut_off(self) -> None:
-        """Save all active runs, each of which is between two steps."""
+        """Save all active runs, each of which is between two steps, and take everything off the GPU."""
         for loop in list(self.active):
             with self._of(loop):
                 loop.interrupt()
                 self._end(loop)
+        rest = list(self.waiting)
+        self.waiting.clear()
+        for work in rest:
+            self.ended.append(Finished(work.run, "waiting"))
+            self._take_off(work.data)
 
     def _room(self) -> int:
         """How many runs the memory holds, if each takes as much as the active ones do on average."""
@@ -198,6 +197,7 @@ class _Side:
             if record is not None and record.status == "done":
                 lock.close()
                 self._end_with(Finished(run, "done"))
+                self._take_off(work.data)
                 return
             loop = Loop(Job(run, work.data, self.place), record or Record(folder, run), self.keeping, self.hear)
         except Exception as error:  # it ends this run alone
@@ -207,8 +207,9 @@ class _Side:
                 if folder not in self.told:
                     self.told.add(folder)
                     self.hear(Progress.waits(run, folder))
-            else:
+            elif not self._later(work, error):
                 self._end_with(Finished(run, "failed", first_line(error)))
+                self._take_off(work.data)
             return
         self.active.append(loop)
         self.folders[loop] = lock
@@ -227,7 +228,9 @@ class _Side:
             for loop in going:
                 with self._of(loop):
                     loop.advance()
-        for loop in [loop for loop in self.active if loop.step >= loop.job.steps]:
+        through = deque(loop for loop in self.active if loop.step >= loop.job.steps)
+        while through and not stop():  # to stop is to save: evaluations take their time
+            loop = through.popleft()  # and nothing else holds one that leaves: its memory is free for the next
             with self._of(loop):
                 loop.end()
                 if loop.under_way:
@@ -241,9 +244,25 @@ class _Side:
         try:
             yield
         except Exception as error:
+            if self._later(Work(loop.run, loop.job.data, loop.record.folder.parent), error, beside=1):
+                loop.let_go()
+                self._leave(loop)
+                return
             loop.fail(error)
             self._leave(loop)
             self._end_with(Finished(loop.run, "failed", first_line(error)))
+
+    def _later(self, work: Work, error: Exception, *, beside: int = 0) -> bool:
+        """Whether a run that ran out of memory beside others waits, to go on from its checkpoint beside fewer of them.
+
+        beside: 1 if the run is among the active ones itself.
+        """
+        others = len(self.active) - beside
+        if not others or not ran_out(error):
+            return False
+        self.most = others
+        self.waiting.append(work)
+        return True
 
     def _end(self, loop: Loop) -> None:
         self._leave(loop)
@@ -253,7 +272,10 @@ class _Side:
         """Take a run off the GPU and free its folder; with the last run on its data, take these off, too."""
         self.active.remove(loop)
         self.folders.pop(loop).close()
-        data = loop.job.data
+        self._take_off(loop.job.data)
+
+    def _take_off(self, data: Data) -> None:
+        """Take data off the GPU, unless a run that is active or waits needs them."""
         if all(other.job.data is not data for other in self.active) and all(w.data is not data for w in self.waiting):
             data.leave(self.place.resolved)
 

@@ -65,6 +65,23 @@ class Keeping:
             raise ValueError(f"checkpoint_seconds must be >= 0, got {self.checkpoint_seconds}")
 
 
+class Listener:
+    """Passes events on to whoever watches. What goes wrong there fails no run: `error` has it, to cut runs off."""
+
+    def __init__(self, watch: Callable[[Any], None] | None) -> None:
+        self.watch = watch
+        self.error: BaseException | None = None
+
+    def __call__(self, event: object) -> None:
+        """Tell of an event, as long as somebody listens."""
+        if self.watch is None or self.error is not None:
+            return
+        try:
+            self.watch(event)
+        except BaseException as error:  # rich leaves by SystemExit where nobody reads any more
+            self.error = error
+
+
 class Stepper(Protocol):
     """What takes a run's steps: its job itself, or a captured form of it."""
 
@@ -99,6 +116,8 @@ class Loop:
         if record.status == "done":  # killed between the last checkpoint and the record of it
             self._finish()
         record.write()
+        if self.board is not None and not self.under_way:
+            self.board.close()
 
     @property
     def under_way(self) -> bool:
@@ -135,23 +154,29 @@ class Loop:
         if not self.under_way:
             self._finish()
             self.save()
+            if self.board is not None:
+                self.board.close()
         self._tell(always=True)
 
     def interrupt(self) -> None:
         """Save everything, so that the run can continue later."""
         self.record.status, self.record.reason = "interrupted", f"epoch {self.epoch}, step {self.step}"
         self.save()
-        if self.board is not None:
-            self.board.close()
+        self.let_go()
 
     def fail(self, error: Exception) -> None:
         """Write into the record why the run could not continue; its last checkpoint stays."""
         self.record.status = "failed"
         self.record.reason = first_line(error)
-        if self.board is not None:
-            self.board.close()
         with contextlib.suppress(OSError):  # a full disk may be what went wrong
             self.record.write()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Leave the run where its last checkpoint is."""
+        if self.board is not None:
+            with contextlib.suppress(OSError):  # its figures are in the record, and are written anew from there
+                self.board.close()
 
     def save(self) -> None:
         """Write the checkpoint, then the record, so that whatever the record says is in the checkpoint, too."""
@@ -176,8 +201,6 @@ class Loop:
 
     def _finish(self) -> None:
         self.record.histograms = histograms(self.job)
-        if self.board is not None:
-            self.board.close()
 
     def _reason(self, row: Row) -> str:
         """Why training should end here; empty if it should not."""

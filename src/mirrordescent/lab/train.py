@@ -12,7 +12,7 @@ from types import FrameType
 from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.job import Job
-from mirrordescent.lab.loop import Keeping, Loop, Progress, Watch, digest_of
+from mirrordescent.lab.loop import Keeping, Listener, Loop, Progress, Watch, digest_of
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import DamagedError, Record, RunError, held, read
 from mirrordescent.lab.runs import Run, settled
@@ -34,8 +34,9 @@ def train(
 
     data: already loaded, for a caller with many runs on the same. watch: hears the progress. stop: asked before every
     step; True writes a checkpoint and returns the record with the status "interrupted". Ctrl-C, SIGTERM and a closed
-    terminal do the same, and then raise KeyboardInterrupt. capture: take the steps as a CUDA graph, several times
-    faster and the same to the bit; None does so on a GPU. make: makes the job, for those that need one of their own.
+    terminal do the same, and then raise KeyboardInterrupt; an error of `watch` does the same, and is then raised.
+    capture: take the steps as a CUDA graph, several times faster and the same to the bit; None does so on a GPU.
+    make: makes the job, for those that need one of their own.
     Raises DataError for bad data, ValueError for settings that do not go together, RunError where another process has
     the run's folder or it holds something else.
 
@@ -49,30 +50,29 @@ def train(
     keeping, place = keeping or Keeping(), place or Place()
     data = data or load(source_of(run), keeping.data_root)
     run = settled(run, data)
-    folder = keeping.root / run.id
+    folder, hear = keeping.root / run.id, Listener(watch)
 
     def tell() -> None:
         if watch is not None:
             watch(Progress.waits(run, folder))
 
+    def ends() -> bool:
+        return bool(signalled) or hear.error is not None or (stop is not None and stop())
+
     with held(folder, wait=keeping.wait, stop=stop, tell=tell), place.taken(), signals() as signalled:
         record = earlier(folder, run, data)
         if record is None or record.status != "done":
-            loop = Loop(make(run, data, place), record or Record(folder, run), keeping, watch)
+            loop = Loop(make(run, data, place), record or Record(folder, run), keeping, hear)
             record = loop.record
             try:
                 if loop.under_way and (place.resolved.type == "cuda" if capture is None else capture):
                     loop.stepper = Captured(loop.job)
-                _go_on(loop, lambda: bool(signalled) or (stop is not None and stop()))
-            except KeyboardInterrupt:  # an impatient one, perhaps in the middle of a step: the last checkpoint stands
-                raise
-            except Exception as error:
+                _go_on(loop, ends)
+            except Exception as error:  # not an impatient Ctrl-C in the middle of a step: the last checkpoint stands
                 loop.fail(error)
                 raise
-            except BaseException:  # such as the SystemExit of rich where nobody reads what it shows any more
-                if loop.under_way:
-                    loop.interrupt()
-                raise
+        if hear.error is not None:
+            raise hear.error
         if signalled:  # whatever came of it, the person wants to stop
             raise KeyboardInterrupt
         return record
