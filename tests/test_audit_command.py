@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from mislabelled import table
+from test_whole import images
 
 from mirrordescent.commands import labels
 from mirrordescent.lab.audit.cleaning import Choice, Outcome, changes_path
@@ -117,6 +118,17 @@ class TestCommand:
         )
         assert "audited by themselves" not in " ".join(capsys.readouterr().out.split())
 
+    def test_a_suspects_path_is_in_one_piece(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "60")
+        classes = ("a-class-of-a-name-that-is-far-too-long", "another-one-that-is-hardly-any-shorter")
+        folder = images(tmp_path / "photos", 10, classes)
+        settings = ("--model", "linear", "--epochs", "1", "--no-check", "--top", "20")
+        assert self.call("audit", str(folder), *settings, "--root", str(tmp_path / "runs")) == 0
+        told = capsys.readouterr().out
+        assert all(f"{name}/{i}.png" in told for name in classes for i in range(10))
+
     def test_a_clean_up_for_machines(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path, decisions, copy = tmp_path / "things.csv", tmp_path / "decisions.csv", tmp_path / "copy.csv"
         table(path)
@@ -127,7 +139,9 @@ class TestCommand:
         common = (str(path), "--label", "kind", "--root", str(tmp_path / "runs"), "--decisions", str(decisions))
         short = ("--epochs", "2", "--retrain-epochs", "1")
         assert self.call("clean", *common, *short, "--out", str(copy), "--json") == 0
-        told = json.loads(capsys.readouterr().out)
+        shown = capsys.readouterr()
+        assert f"{copy}: 299 samples" in shown.err.splitlines()
+        told = json.loads(shown.out)
         comparison = told.pop("comparison")
         assert told == {
             "samples": 300,
@@ -420,7 +434,7 @@ class TestCommand:
             assert f"{tmp_path}: Permission denied; choose another folder (--root, --out)" in told
         (tmp_path / "file").touch()
         assert self.call("audit", "digits", *runs, "--out", str(tmp_path / "file" / "a")) == 1
-        assert "file: Not a directory" in " ".join(capsys.readouterr().err.split())
+        assert "file is a file, and a folder is needed there" in " ".join(capsys.readouterr().err.split())
         assert not (tmp_path / "runs").exists()
 
     def test_a_copy_that_is_there_is_told_before_anything_is_trained_again(

@@ -62,6 +62,16 @@ def test_a_run_that_diverged_has_failed(capsys: pytest.CaptureFixture[str]) -> N
         assert "diverged; try a smaller --lr" in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_sweep_of_which_a_run_diverged_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["sweep", "--algorithm", "sgd", "--grid", "lr=1000,0.1", "--epochs", "1", "--threads", "1", "--jobs", "1"]
+    for _ in range(2):
+        assert main(line) == 1
+        told = capsys.readouterr().err
+        assert "SGD, lr 1000.0, seed 0, diverged" in told
+        assert "SGD, lr 0.1, seed 0, done" in told
+        assert "rmd: 1 of 2 runs diverged; try a smaller lr" in told
+
+
 @pytest.mark.parametrize("arguments", [*examples("train"), *examples("sweep"), *examples("data list")], ids=" ".join)
 def test_the_examples_work_as_printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
@@ -153,6 +163,7 @@ def test_a_mistake_costs_one_line(line: str, message: str, capsys: pytest.Captur
     ("line", "message"),
     [
         ("report nowhere", "nowhere is not a folder"),
+        (f"train --root {Path(__file__).as_posix()}", "test_cli.py is a file, and a folder is needed there"),
         ("report .", "holds no runs"),
         ("train --data mnist", "is missing; run: rmd data fetch mnist"),
         ("data fetch mnist --from nowhere", "nowhere"),

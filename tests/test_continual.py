@@ -370,5 +370,5 @@ def test_the_runs_of_a_course_are_no_runs_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         taken(course(), tmp_path, watch=Stopping(2))
     assert list(tmp_path.rglob("run.json"))
-    with pytest.raises(RunError, match="holds no runs"):
+    with pytest.raises(RunError, match="holds tasks of `rmd continual`, which `rmd continual --report-only --root"):
         read_all(tmp_path)

@@ -239,6 +239,8 @@ def test_transformers_trainer_says_what_it_cannot_go_with(tmp_path: Path) -> Non
         trainer(tmp_path, model=model, rmd=md.RMD(model.parameters(), 0.1, 1.0, 5))
     with pytest.raises(ValueError, match="compute_loss_func gives one loss per batch"):
         trainer(tmp_path, compute_loss_func=lambda *_: None)
+    with pytest.raises(ValueError, match=r"weight_decay = 0\.01 has no effect on RMD"):
+        trainer(tmp_path, weight_decay=0.01)
     with pytest.raises(ValueError, match="parameters that are not the model's"):
         trainer(tmp_path, rmd=optimizer_for(Linear().parameters()))
     rmd = md.RMD(model.parameters(), 0.1, 1.0, N)

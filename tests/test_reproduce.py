@@ -521,7 +521,7 @@ class TestCommand:
     ) -> None:
         (tmp_path / "file").write_text("")
         assert self.call("--quick", "--root", str(tmp_path / "runs"), "--out", str(tmp_path / "file")) == 1
-        assert capsys.readouterr().err == f"rmd: {tmp_path / 'file'}: Not a directory\n"
+        assert capsys.readouterr().err == f"rmd: {tmp_path / 'file'} is a file, and a folder is needed there\n"
 
     def test_where_nothing_was_evaluated_there_is_no_report(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

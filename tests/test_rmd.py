@@ -346,7 +346,7 @@ def test_a_batch_counts_for_one_step(ready: tuple[md.RMD, nn.Parameter]) -> None
     [
         ({"num_samples": 0}, ValueError, "num_samples must be > 0, got 0"),
         ({"num_samples": -5}, ValueError, "num_samples must be > 0"),
-        ({"num_samples": 2.5}, TypeError, "num_samples must be an integer, got float"),
+        ({"num_samples": 2.5}, TypeError, "num_samples must be an integer, got 2.5"),
         ({"num_samples": True}, TypeError, "num_samples must be an integer"),
         ({"lam": 0.0}, ValueError, r"lam must be > 0 \(or inf for SMD\), got 0.0"),
         ({"lam": -1.0}, ValueError, "lam must be > 0"),

@@ -40,8 +40,9 @@ def test_unknown_names_list_the_known_ones(spec: str) -> None:
 
 
 def test_a_near_miss_is_named() -> None:
-    with pytest.raises(ValueError, match="did you mean 'entropy'"):
-        md.potential("entrop")
+    for spec, meant in (("entrop", "entropy"), ("l-inf", "linf"), ("L_1", "l1"), ("hyp entropy", "hypentropy")):
+        with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
+            md.potential(spec)
 
 
 def test_sums_and_multiples_of_each_other_keep_a_name() -> None:

@@ -282,3 +282,47 @@ def test_a_smaller_batch_that_is_scaled_by_its_share_is_fine() -> None:
     for part in torch.arange(6).split(2):
         (optimizer.loss(w.square().expand(2), part) / 4).backward()
     optimizer.step()
+
+
+def first_batches(index: list[torch.Tensor], num_samples: int) -> list[str]:
+    w = nn.Parameter(torch.ones(1))
+    optimizer = md.RMD([w], lr=0.01, lam=1.0, num_samples=num_samples)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for batch in index:
+            optimizer.loss(w.square().expand(len(batch)), batch)
+    assert {warning.filename for warning in caught} <= {__file__}
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize(("classes", "size"), [(2, 8), (3, 32), (10, 128), (100, 128)])
+def test_labels_in_place_of_the_index_are_asked_about_once(classes: int, size: int) -> None:
+    [told] = first_batches([torch.randint(classes, (size,)) for _ in range(9)], num_samples=1000)
+    assert "are these labels?" in told
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        [torch.randperm(1000)[:32] for _ in range(9)],
+        [torch.arange(32)] * 9,  # a data set that is a batch
+        [torch.randint(1000, (32,)) for _ in range(9)],  # drawn with replacement
+        list(torch.arange(144).repeat_interleave(2).split(32)),  # two views of each sample, in order
+        [torch.zeros(4, dtype=torch.int64)] * 9,
+    ],
+    ids=["shuffled", "whole", "drawn", "views", "small"],
+)
+def test_an_index_is_not_taken_for_labels(index: list[torch.Tensor]) -> None:
+    assert not first_batches(index, num_samples=32 if index[0].equal(torch.arange(32)) else 1000)
+
+
+@pytest.mark.parametrize("lam", [0.0, -1.0, math.nan])
+def test_a_lam_that_makes_no_sense_is_refused_before_anything_moves(lam: float) -> None:
+    w = nn.Parameter(torch.ones(2))
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=2)
+    optimizer.loss((w - 2).square(), torch.arange(2)).backward()
+    optimizer.param_groups[0]["lam"] = lam  # a schedule of one's own
+    with pytest.raises(ValueError, match="lam must be > 0"):
+        optimizer.step()
+    assert w.tolist() == [1, 1]
+    assert not optimizer.aux.values.any()

@@ -81,8 +81,19 @@ def test_of_many_runs_the_seed_is_said_and_notes_come_first(clock: Clock) -> Non
     assert out.getvalue().splitlines() == [
         "note: the data are [bold]",
         "RMD sample, λ = 2, seed 1: epoch 20.0 of 20",
-        "RMD sample, λ = 2: epoch 20.0 of 20",
+        "RMD sample, λ = 2, seed 0: epoch 20.0 of 20",
     ]
+
+
+def test_what_differs_in_a_sweep_is_told_with_every_line(clock: Clock) -> None:
+    out = io.StringIO()
+    run = Run(lam=2, lr=0.05, batch_size=16, epochs=20)
+    with Watching(Console(file=out, width=200), total=2, settings=["lam", "lr", "batch_size", "seed"]) as watch:
+        for clock.now in (0, 20):
+            watch(Progress(run, 20, 0, 10, {}, Path("a")))
+        watch(Finished(run, "done", diverged=True))
+    title = "RMD sample, λ = 2, lr 0.05, batch_size 16, seed 0"
+    assert out.getvalue().splitlines() == [f"{title}: epoch 20.0 of 20", f"1 of 2: {title}, diverged"]
 
 
 def test_lines_are_never_cut_and_what_is_not_over_is_not_counted() -> None:

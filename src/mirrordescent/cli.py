@@ -11,6 +11,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -164,10 +165,18 @@ def _told(error: OSError) -> str:
         return f"the standard output cannot be written to: {error.strerror}"
     if error.filename is None or error.strerror is None:
         return str(error)
+    if isinstance(error, (NotADirectoryError, FileExistsError)) and (file := _in_the_way(error.filename)) is not None:
+        return f"{file} is a file, and a folder is needed there"
     where = "; choose another folder (--root, --out)" if isinstance(error, PermissionError) else ""
     if error.errno == errno.ENOSPC:
         where = "; make room, and the same command continues"
     return f"{os.fsdecode(error.filename)}: {error.strerror}{where}"
+
+
+def _in_the_way(name: str | bytes) -> Path | None:
+    """The file that has the place of a folder, at a path or above it."""
+    path = Path(os.fsdecode(name))
+    return next((place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None)
 
 
 def _say(what: Any, code: int) -> int:

@@ -26,7 +26,7 @@ from mirrordescent.paths import apply
 from mirrordescent.pending import Batch, Pending, gradients
 from mirrordescent.ranks import NO_BATCH, Ranks
 from mirrordescent.rules import PENALTIES, Slope, check_penalty, coefficients, finite, machine_epsilon
-from mirrordescent.settings import CUSTOM, SETTINGS, check_momentum, checked_settings
+from mirrordescent.settings import CUSTOM, SETTINGS, check_momentum, checked_lam, checked_settings
 from mirrordescent.sharded import everywhere, own_part
 from mirrordescent.smd import SMD
 from mirrordescent.stability import Stability, in_all
@@ -172,8 +172,8 @@ class RMD(SMD):
 
     @property
     def lam(self) -> float:
-        """λ."""
-        return float(self.param_groups[0]["lam"])
+        """λ, which a schedule may have set. Raises ValueError or TypeError for one that makes no sense."""
+        return checked_lam(self.param_groups[0]["lam"])
 
     def objective_lam(self, batch_size: int) -> float:
         """λ', the weight of Σ L_i in the objective λ' Σ L_i(w) + D_ψ(w, w₀), for training in batches of this size.
@@ -211,6 +211,7 @@ class RMD(SMD):
         check_losses(losses, root, group["reduction"])
         aux = self.aux
         index = checked_index(index, losses, len(aux))
+        self._stability.look_at_index(index, len(aux))
         L, eps = working(losses.detach()), group["eps"]
         eps = machine_epsilon(losses) if eps is None else eps
         if not torch.is_grad_enabled():  # a validation, perhaps elsewhere: z stays where a captured step writes to it

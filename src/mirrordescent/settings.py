@@ -26,9 +26,7 @@ def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     one_of("reduction", settings["reduction"], REDUCTIONS)
     one_of("lam_convention", settings["lam_convention"], CONVENTIONS)
     one_of("momentum_rule", settings["momentum_rule"], MOMENTUM_RULES)
-    settings["lam"] = lam = number("lam", settings["lam"])
-    if not lam > 0:
-        raise ValueError(f"lam must be > 0 (or inf for SMD), got {lam}")
+    settings["lam"] = checked_lam(settings["lam"])
     settings["num_samples"] = samples = _integer("num_samples", settings["num_samples"])
     if samples <= 0:
         raise ValueError(f"num_samples must be > 0, got {samples}; it is the length of the training set")
@@ -43,6 +41,14 @@ def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def checked_lam(lam: object) -> float:
+    """λ as a float. Raises ValueError or TypeError for one that makes no sense."""
+    value = number("lam", lam)
+    if not value > 0:
+        raise ValueError(f"lam must be > 0 (or inf for SMD), got {value}")
+    return value
+
+
 def check_momentum(momentum: float) -> None:
     """Raises ValueError for a momentum of 1 or more, which z cannot follow."""
     if momentum >= 1:
@@ -51,7 +57,7 @@ def check_momentum(momentum: float) -> None:
 
 def _integer(name: str, value: object) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+        raise TypeError(f"{name} must be an integer, got {value!r}")
     return operator.index(value)
 
 

@@ -15,6 +15,8 @@ from mirrordescent.eager import may_wait
 from mirrordescent.inputs import check_rate
 
 HABIT = 3  # steps, after which something is taken for the rule
+MANY = 8  # samples, from which on a batch can tell whether its numbers are labels
+ALIKE = 0.75  # share of different numbers in a batch up to which they may be labels
 SCALED = 100.0  # a factor on the loss from which on it is a GradScaler's
 FOREVER = 1e5  # epochs, longer than any training
 
@@ -25,6 +27,7 @@ class Stability:
     def __init__(self) -> None:
         self._told: set[str] = set()
         self._steps = [0, 0]  # so far: of a single batch, of several
+        self._looks, self._named = 0, set[int]()  # at the first batches, and the samples that these named
         self._shares = 0  # smaller batches so far whose loss was scaled by a share
         self._small = 0  # steps in a row whose batch is too small for z to settle
         self._largest = 0  # the largest batch so far
@@ -41,6 +44,28 @@ class Stability:
                 "still",
                 f"z settles over lam/lr = {1 / rate:.2g} epochs, and until then RMD is nearly SMD (which lam=inf is): "
                 "lam scales with lr, and where 2 suits lr = 0.1, it is 20 * lr",
+            )
+
+    def look_at_index(self, index: Tensor, num_samples: int) -> None:
+        """Warn if the first batches name few samples, and these again and again: labels that were given as `index`.
+
+        Checked where looking costs no waiting: on a CPU, from where loaders give them.
+        """
+        if self._looks >= HABIT or index.device.type != "cpu" or len(index) < MANY:
+            return
+        these = set(index.tolist())
+        fresh, most = these - self._named if self._looks else set(), max(these)
+        if len(these) > ALIKE * len(index) or 2 * len(fresh) > len(these) or 2 * most >= num_samples:
+            self._looks = HABIT
+            return
+        self._looks += 1
+        self._named |= these
+        if self._looks == HABIT:
+            self._warn(
+                "labels",
+                f"the first {HABIT} batches name {len(self._named)} of {num_samples:,} samples again and again, and "
+                f"none beyond number {max(self._named)}: are these labels? index says which training sample each loss "
+                "is of; md.Indexed(dataset) gives it",
             )
 
     def check(self, share: float, name: str, momentum: float, index: Tensor, *, refuse: bool) -> None:

@@ -122,6 +122,7 @@ def clean(
         say("no copy is written: it would hold the labels that were corrupted on purpose")
         return 0
     count = lab.write_copy(whole, out, given, choice)
-    say(f"{out}: {count:,} file{'s' if count > 1 else ''}")
+    held = f"{count:,} files" if whole.kind == "folder" else f"{int(choice.keep.sum()):,} samples"
+    say(f"{out}: {held}")
     say(f"{lab.changes_path(out)}: what was changed")
     return 0

@@ -66,8 +66,9 @@ def sweep(
     from mirrordescent.lab import sweep as lab
 
     base = {name: value for name, value in run.to_dict().items() if value != Base().to_dict()[name]}
-    runs = lab.grid(base, lab.parse_axes(grid))
-    with Watching(console(), total=len(runs)) as watch:
+    axes = lab.parse_axes(grid)
+    runs = lab.grid(base, axes)
+    with Watching(console(), total=len(runs), settings=[name for name in axes if len(axes[name]) > 1]) as watch:
         records, failed = lab.sweep(runs, keeping, place, jobs=jobs, watch=watch, note=watch.note)
     show(records, json=json)
     if records and not json:
@@ -75,7 +76,9 @@ def sweep(
     if failed:
         others = f"; the others are in {keeping.root}" if len(failed) < len(runs) else ""
         say(f"rmd: {len(failed)} of {len(runs)} runs failed{others}")
-    return 1 if failed else 0
+    if diverged := sum(record.reason == "diverged" for record in records):
+        say(f"rmd: {diverged} of {len(runs)} runs diverged; try a smaller lr")
+    return 1 if failed or diverged else 0
 
 
 def report(folder: Folder, out: Path | None = None, json: bool = False) -> int:

@@ -61,6 +61,9 @@ class RMDTrainer(Trainer):  # type: ignore[misc]  # mypy does not read transform
             counts = f"{len(train_dataset):,} samples, but md.RMD was made for {known:,}"
             raise ValueError(f"train_dataset has {counts}; give it num_samples=len(train_dataset)")
         args = copy.copy(args) if args is not None else TrainingArguments()  # the caller's own stay as they are
+        if args.weight_decay:  # Trainer would ignore it without a word: it is for optimizers that Trainer makes
+            told = f"weight_decay = {args.weight_decay} has no effect on RMD, whose regularizer is ψ, weighed by lam"
+            raise ValueError(f"{told}; leave it out")
         self._max_norm, args.max_grad_norm = args.max_grad_norm or None, 0.0  # Trainer would clip w's gradient alone
         super().__init__(model, args, optimizers=optimizers, train_dataset=train_dataset, **others)
         self.model_accepts_loss_kwargs = False  # they would only change the model's own loss, which is not used

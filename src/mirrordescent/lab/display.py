@@ -203,6 +203,7 @@ def show_audit(audited: Audited, top: int) -> None:
     words = ("", "given", "suggested")
     headings = (*words, "wrong with\nprobability", "confidence\nin suggestion", "flagged")
     suspects = _table(headings, {*words, "flagged"}, "most suspicious")
+    suspects.columns[0].no_wrap = True  # a path in two pieces cannot be looked for or copied
     issue, suggested, wrong, confidence = found.issue, found.suggested, found.wrong, found.confidence
     for i in found.order[:top].tolist():
         labels = (escape(names[int(label[i])]) for label in (found.given, suggested))

@@ -196,7 +196,7 @@ class _Side:
             record = earlier(folder, run, work.data)
             if record is not None and record.status == "done":
                 lock.close()
-                self._end_with(Finished(run, "done"))
+                self._end_with(Finished.of(record))
                 self._take_off(work.data)
                 return
             loop = Loop(Job(run, work.data, self.place), record or Record(folder, run), self.keeping, self.hear)
@@ -266,7 +266,7 @@ class _Side:
 
     def _end(self, loop: Loop) -> None:
         self._leave(loop)
-        self._end_with(Finished(loop.run, loop.record.status))
+        self._end_with(Finished.of(loop.record))
 
     def _leave(self, loop: Loop) -> None:
         """Take a run off the GPU and free its folder; with the last run on its data, take these off, too."""

@@ -180,6 +180,10 @@ def read_all(root: Path, skip: Callable[[DamagedError], None] | None = None) -> 
     if not root.is_dir():
         raise RunError(f"{root} is not a folder; `rmd train`, `sweep` and `reproduce` write their runs under runs/")
     found = list(_run_folders(root))
+    if not found and any(root.rglob(COURSE)):
+        raise RunError(
+            f"{root} holds tasks of `rmd continual`, which `rmd continual --report-only --root {root}` shows"
+        )
     if not found:
         raise RunError(f"{root} holds no runs; make some with `rmd train`, `rmd sweep` or `rmd reproduce`")
     records = []

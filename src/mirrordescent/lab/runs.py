@@ -17,6 +17,8 @@ from mirrordescent.lab.data import Data
 from mirrordescent.lab.names import nearest, unknown
 from mirrordescent.lab.noise import Noise
 
+IN_TITLE = ("algorithm", "lam", "potential", "reduction", "loss")  # settings that a run's title tells
+LARGEST = 1e38
 Algorithm = Literal["sgd", "weight-decay", "smd", "rmd"]
 # the settings that only some algorithms use, and which these are
 USED_BY: dict[str, tuple[Algorithm, ...]] = {
@@ -224,7 +226,7 @@ def _check_numbers(run: Run) -> None:
         ("corruption", 0 <= run.corruption <= 1, "in [0, 1]"),
         ("memory", 0 <= run.memory < 1, "in [0, 1)"),
         ("lam", run.lam is None or run.lam > 0, "> 0"),
-        ("lr", 0 < run.lr < math.inf, "> 0 and finite"),
+        ("lr", 0 < run.lr < LARGEST, f"> 0 and < {LARGEST:g}, so that float32 holds it"),
         ("momentum", 0 <= run.momentum < 1, "in [0, 1)"),
         ("decay", 0 <= run.decay < math.inf, ">= 0"),
         ("mixup", 0 <= run.mixup < math.inf, ">= 0"),

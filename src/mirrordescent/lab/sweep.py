@@ -34,11 +34,21 @@ from mirrordescent.lab.train import earlier, source_of, train
 
 @dataclass(frozen=True)
 class Finished:
-    """How a run of a sweep ended: "done", "interrupted", "failed" (error says why), or "waiting" if it never began."""
+    """How a run of a sweep ended: "done", "interrupted", "failed" (error says why), or "waiting" if it never began.
+
+    diverged: whether it is done because training diverged.
+    """
 
     run: Run
     status: str
     error: str = ""
+    diverged: bool = False
+
+    @classmethod
+    def of(cls, record: Record) -> Finished:
+        """How a run ended by its record; one that says that it is running was cut off."""
+        status = "interrupted" if record.status == "running" else record.status
+        return cls(record.run, status, record.reason if status == "failed" else "", record.reason == "diverged")
 
 
 def grid(base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Run]:
@@ -205,7 +215,7 @@ def sorted_out(
             continue
         if record is not None and record.status == "done":
             done[run.id] = record
-            hear(Finished(run, "done"))
+            hear(Finished.of(record))
         else:
             todo[run.id] = Work(run, sets[source], keeping.root)
             notes.update(dict.fromkeys(sets[source].notes))
@@ -233,7 +243,7 @@ def _train_one(
 ) -> Finished:
     keeping = replace(keeping, root=work.root)
     try:
-        return Finished(work.run, train(work.run, keeping, place, data=work.data, watch=hear, stop=stop).status)
+        return Finished.of(train(work.run, keeping, place, data=work.data, watch=hear, stop=stop))
     except BusyError as error:
         return Finished(work.run, "waiting" if stop() else "failed", first_line(error))
     except Exception as error:  # whatever it is, it ends this run alone
@@ -350,9 +360,7 @@ def _left(keeping: Keeping, run: Run) -> Finished:
     folder = keeping.root / run.id
     if not (folder / "run.json").exists():
         return Finished(run, "waiting")
-    record = read(folder)
-    status = "interrupted" if record.status == "running" else record.status
-    return Finished(run, status, record.reason if status == "failed" else "")
+    return Finished.of(read(folder))
 
 
 def _heard(worker: _Worker) -> Progress | Finished:

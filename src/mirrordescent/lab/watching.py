@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ from rich.progress import (
 from mirrordescent.lab import loop
 from mirrordescent.lab.data import official
 from mirrordescent.lab.records import Row
+from mirrordescent.lab.runs import IN_TITLE, Run
 from mirrordescent.lab.sweep import Finished
 
 EVERY = 10.0  # seconds between lines where there is no terminal to draw on
@@ -62,12 +63,13 @@ def standing(row: Row) -> str:
 class Watching:
     """The progress of one run or of many; a live display on a terminal, a line now and then elsewhere.
 
-    total: how many runs there are. name: what to call them, instead of their titles.
+    total: how many runs there are. name: what to call them, instead of their titles. settings: those in which runs
+    differ, to be told beside the titles.
     """
 
-    def __init__(self, console: Console, total: int, name: str | None = None) -> None:
+    def __init__(self, console: Console, total: int, name: str | None = None, settings: Iterable[str] = ()) -> None:
         self.console, self.total, self.ended, self.said = console, total, 0, time.monotonic()
-        self.name = name
+        self.name, self.settings = name, tuple(settings)
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -99,14 +101,14 @@ class Watching:
             self._finish(event)
             return
         if event.waiting:
-            self._say(f"{self.name or event.run.title}: waiting for another process that has {event.folder}")
+            self._say(f"{self._title(event.run)}: waiting for another process that has {event.folder}")
             return
         key, where = event.folder.name, event.epoch + event.step / event.steps
         if event.folder not in self.begun:
             self.begun[event.folder] = (time.monotonic(), where)
             if key in self.tasks:  # the same settings, and so the same id, on other samples
                 self.bars.remove_task(self.tasks.pop(key))
-        title = self.name or (event.run.title + f", seed {event.run.seed}" * (self.total > 1 and event.run.seed > 0))
+        title = self._title(event.run)
         if self.total == 1 and len(self.begun) > 1:  # such as an audit's check, or what a clean-up compares
             title = f"{title}, run {len(self.begun)}"
         if key not in self.tasks:
@@ -133,9 +135,17 @@ class Watching:
             self.bars.update(self.all, completed=self.ended)
         if event.status == "failed":
             self.console.print("[red]failed[/red] ", end="")
-            self._say(f"{event.run.title} ({event.run.id}): {event.error}")
+            self._say(f"{self._title(event.run)} ({event.run.id}): {event.error}")
         elif self.total > 1 and not self.console.is_terminal:
-            self._say(f"{self.ended} of {self.total}: {event.run.title}, seed {event.run.seed}, {event.status}")
+            how = "diverged" if event.diverged else event.status
+            self._say(f"{self.ended} of {self.total}: {self._title(event.run)}, {how}")
+
+    def _title(self, run: Run) -> str:
+        if self.name is not None:
+            return self.name
+        told = [f"{name} {getattr(run, name)}" for name in self.settings if name not in (*IN_TITLE, "seed")]
+        seed = [f"seed {run.seed}"] if self.total > 1 else []
+        return ", ".join([run.title, *told, *seed])
 
     def now(self, name: str) -> None:
         """Call the runs that come next by this name; those before have ended."""

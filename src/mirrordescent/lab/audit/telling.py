@@ -165,8 +165,8 @@ def _second_opinion(noise: float, check: Check | None) -> Iterator[str]:
         yield (
             f"Check: a second network, trained on four fifths of the samples, contradicts "
             f"{100 * check.contradicted:.1f} % of the other labels, partly by its own mistakes. Judging by how sure it "
-            f"was, {100 * check.wrong:.1f} % of them are wrong; the first network says {100 * check.first:.1f} %. The "
-            f"estimate {moved if before != after else f'stays {after} %'}."
+            f"was, {100 * check.wrong:.1f} % of these are wrong; of the same labels the first network says "
+            f"{100 * check.first:.1f} %. The estimate for all {moved if before != after else f'stays {after} %'}."
         )
 
 

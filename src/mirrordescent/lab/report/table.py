@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirrordescent.lab.records import Record
-from mirrordescent.lab.runs import Run
+from mirrordescent.lab.runs import IN_TITLE, Run
 
 NOTHING = "–"  # in place of a figure that does not apply, or is not there yet
 # What the network was to learn; runs that differ in these are not compared with each other.
 TASK = ("data", "label", "without", "test", "test_share", "corruption", "noise", "noise_file")
-# Settings that `Line.method` and `Line.lam` always tell.
-NAMED = ("algorithm", "lam", "potential", "reduction")
 
 
 @dataclass(frozen=True)
@@ -297,7 +295,7 @@ def _method(run: Run, settings: Sequence[Run]) -> str:
         return run.title.split(", λ = ")[0]
 
     alike = [other for other in settings if base(other) == base(run)]
-    rest = [name for name in run.to_dict() if name not in (*TASK, *NAMED, "seed")]
+    rest = [name for name in run.to_dict() if name not in (*TASK, *IN_TITLE, "seed")]
     return ", ".join([base(run), *differences(run, alike, rest)])
 
 
