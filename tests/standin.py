@@ -1,11 +1,11 @@
 """A stand-in for a GPU, where there is none: what training does on one can be followed on any machine.
 
 Its tensors say that they lie on cuda:0, and are computed on the CPU. While a graph is captured, or waiting is forbidden
-(`torch.cuda.set_sync_debug_mode("error")`), looking at a value and copying between devices fail. A captured graph does
-what CUDA's does: nothing happens at its capture, and a replay repeats the operations without Python, on the same
-memory, with the numbers that Python had at the time. Kernels, if asked for, are followed by Triton's interpreter, which
-is slow (that a compiler takes them, test_kernels.py says). Of streams, autocast (what would be computed in bfloat16 is
-in float32) and the GPU's own rounding it knows nothing.
+(`torch.cuda.set_sync_debug_mode("error")`), looking at a value and copying between devices fail; an operation on
+tensors of two devices fails at any time. A captured graph does what CUDA's does: nothing happens at its capture, and a
+replay repeats the operations without Python, on the same memory, with the numbers that Python had at the time. Kernels,
+if asked for, are followed by Triton's interpreter, which is slow (that a compiler takes them, test_kernels.py says). Of
+streams, autocast (what would be computed in bfloat16 is in float32) and the GPU's own rounding it knows nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # asked whenever a kernel is defined, Triton's own among them
 LOOKS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::masked_select", "aten::nonzero"}
 LOOKS |= {"aten::_unique2", "aten::bincount", "aten::repeat_interleave", "aten::unique_consecutive"}
+COPIES = {"aten::copy_", "aten::_to_copy"}
 INDEXED = {"aten::index", "aten::index_put", "aten::index_put_"}  # by a mask they look where it is true
 
 
@@ -154,12 +155,13 @@ class Machine(TorchDispatchMode):
         back = device is not None and not there(device)
         if not here and (device is None or back):
             return func(*args, **kwargs)
+        name, apart = func.name().partition(".")[0], [t for t in given if t.dim() and not isinstance(t, There)]
+        crosses = name in COPIES or (name in INDEXED and isinstance(args[0], There))
+        assert not (here and apart) or crosses, f"{name} finds tensors on two devices"
         if self.forbidden or self.graph is not None:
-            name = func.name().partition(".")[0]
             looks = name in LOOKS or (name in INDEXED and any(t.dtype == torch.bool for t in tensors(args[1])))
             assert not looks, f"{name} makes the host wait"
-            crossed = back or any(t.dim() for t in given if not isinstance(t, There))
-            assert not crossed, f"{name} copies between devices"
+            assert not (back or apart), f"{name} copies between devices"
         if device is not None:
             kwargs["device"] = torch.device("cpu")
         args, kwargs = tree_map(lambda t: t.held if isinstance(t, There) else t, (args, kwargs))

@@ -108,6 +108,19 @@ def test_a_test_set_in_the_file_or_beside_it(tmp_path: Path) -> None:
         prepare_arrays(tmp_path / "a.npz", tmp_path / "t.npz")
 
 
+@pytest.mark.parametrize("x", [VECTORS, PIXELS])
+def test_samples_that_contradict_each_other_are_counted(x: NDArray[Any], tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, x=x, y=LABELS)
+    assert not any("same inputs" in note for note in prepare_arrays(path, whole=True).data.notes)
+    np.savez(
+        path, x=x[[*range(N), 0, 0, 1]], y=[*LABELS, 1, 1, 1]
+    )  # as samples 0, 0 and 1, which are of classes 0 and 1
+    notes = prepare_arrays(path, whole=True).data.notes
+    assert "samples with the same inputs as others that have another label: 3" in notes
+    assert "samples with the same inputs and the same label as an earlier one: 2" in notes
+
+
 def broken(at: int, value: float) -> NDArray[np.float64]:
     x = VECTORS.copy()
     x[at, 2] = value

@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tabled import Columns, by_name, mixed, prepared, write
 
+from mirrordescent.lab.data.split import count_known
 from mirrordescent.lab.data.tablefile import Cell
 from mirrordescent.lab.data.tables import prepare_table
 
@@ -85,7 +86,7 @@ def test_what_each_column_becomes_is_told(tmp_path: Path) -> None:
         "left out, constant: constant",
         "text columns as one-hot: word (3 levels)",
         "left out, dates: day",
-        "left out, nearly every value different: name",
+        "left out, every value different: name",
         "left out, no values: empty",
         "columns of t.csv that the training set does not have: more",
     )
@@ -116,6 +117,67 @@ def test_levels_with_enough_rows_have_a_column_each(tmp_path: Path) -> None:
     assert data.shape == (61,)
     assert data.inputs.sum(dim=0).tolist() == 60 * [10.0] + [225.0]
     assert "text columns as one-hot: word (85 levels, 60 of them and others (27.3 % of the rows))" in data.notes
+
+
+def test_rare_spellings_of_a_level_are_the_usual_one(tmp_path: Path) -> None:
+    """By the rule for labels, learnt from the training rows alone: frequent spellings stay apart."""
+    columns: Columns = {
+        "city": ["Berlin"] * 9 + ["BERLIN", "berlin"] + ["New York"] * 5 + ["New  york"] + ["a"] * 3 + ["A"] * 2,
+        "paid": ["yes"] * 21 + ["Yes"],
+        "size": [i * i % 7 for i in range(22)],
+        "label": ["x", "y"] * 11,
+    }
+    rows: Columns = {
+        "city": ["berlin", "bErLiN", "NEW YORK", "A", "Bonn", *["BONN"] * 9],
+        "paid": ["yes"] * 14,
+        "size": [1] * 14,
+        "label": ["x"] * 14,
+    }
+    table = prepare_table(write(tmp_path / "a.csv", columns), test=write(tmp_path / "t.csv", rows))
+    assert table.features == ("city=Berlin", "city=New York", "city=a", "city=A", "size")
+    assert table.data.inputs[:, :4].sum(dim=0).tolist() == [11, 6, 3, 2]
+    assert [test[:4].tolist() for test in table.data.test_inputs[:4]] == [
+        [1, 0, 0, 0],
+        [1, 0, 0, 0],
+        [0, 1, 0, 0],
+        [0, 0, 0, 1],
+    ]
+    assert not table.data.test_inputs[4:, :4].any()  # the test set does not tell how a level is spelt
+    assert "levels that differ in case or spaces alone, taken as one: city (3 merged)" in table.data.notes
+    assert "left out, constant: paid" in table.data.notes
+    assert "text columns as one-hot: city (4 levels)" in table.data.notes
+
+
+def test_rows_that_differ_in_a_rare_spelling_are_copies(tmp_path: Path) -> None:
+    """Training sees them as equal, and none is tested whose copy was learnt."""
+    rows = [f"{math.sin(i)},{{}},{'xy'[i % 2]}\n" for i in range(60)]
+    path = tmp_path / "a.csv"
+    path.write_text("a,city,label\n" + "".join(row.format("Berlin" if i % 3 else "Bonn") for i, row in enumerate(rows)))
+    assert not any("copies" in note for note in prepare_table(path).data.notes)
+    with path.open("a") as file:
+        file.writelines(rows[i].format("BERLIN") for i in (1, 2, 4, 5, 7))
+    for seed in range(5):
+        data = prepare_table(path, split_seed=seed).data
+        assert count_known(data.inputs, data.test_inputs) == 0
+        assert any(note.endswith("with copies on the same side") for note in data.notes)
+
+
+@pytest.mark.parametrize(("repeated", "told"), [(0, "every"), (1, "every"), (5, "nearly every")])
+def test_whether_every_value_is_different_is_told(repeated: int, told: str, tmp_path: Path) -> None:
+    names = ["c0"] * repeated + [f"c{i}" for i in range(repeated, 90)]
+    columns: Columns = {"id": names, "a": [i * i % 7 for i in range(90)], "y": [0, 1] * 45}
+    notes = prepare_table(write(tmp_path / "a.csv", columns), whole=True).data.notes
+    assert f"left out, {told} value different: id" in notes
+
+
+@pytest.mark.parametrize(("more", "among", "share", "told"), [(500, 500, 97.1, True), (2000, 40, 59, False)])
+def test_text_that_may_be_an_id_is_told(more: int, among: int, share: float, told: bool, tmp_path: Path) -> None:
+    """It stays an input: it may be a town, too."""
+    ids = [f"c{i}" for i in range(3000)] + [f"c{i % among}" for i in range(more)]
+    columns: Columns = {"id": ids, "a": [i * i % 7 for i in range(len(ids))], "y": [i % 2 for i in range(len(ids))]}
+    notes = prepare_table(write(tmp_path / "a.csv", columns), whole=True).data.notes
+    hint = ", nearly every row has a rare level; --without leaves out an ID" if told else ""
+    assert f"text columns as one-hot{hint}: id (3,000 levels, 50 of them and others ({share} % of the rows))" in notes
 
 
 def test_odd_cells_and_row_numbers_are_told() -> None:

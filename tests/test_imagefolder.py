@@ -107,6 +107,14 @@ def test_what_is_cut_off_and_what_is_all_alike_is_told(folder: Path) -> None:
     )
 
 
+def test_images_that_contradict_each_other_are_counted(folder: Path) -> None:
+    assert not any("same inputs" in note for note in prepare_folder(folder, whole=True).data.notes)
+    Image.open(folder / "cat" / "1.png").save(folder / "dog" / "a copy.bmp")  # another file, the same pixels
+    notes = prepare_folder(folder, whole=True).data.notes
+    assert "images with the same inputs as others that have another label: 2" in notes
+    assert not any("same label" in note for note in notes)
+
+
 def test_a_class_may_be_called_train(folder: Path) -> None:
     save(folder / "train" / "a.png")
     assert prepare_folder(folder).data.class_names == ("cat", "dog", "train")
@@ -226,6 +234,13 @@ def test_a_few_damaged_files_are_left_out(folder: Path, whole: bool) -> None:
     (folder / "dog" / "bad.jpg").write_bytes(b"no image")
     prepared = prepare_folder(folder, whole=whole)
     note = next(note for note in prepared.data.notes if "left out" in note)
+    told = (
+        "70 of 72 images are trained on, and none is set aside for testing"
+        if whole
+        else f"test set: {len(prepared.data.test_inputs)} of 72 images, split with seed 0"
+    )
+    assert prepared.data.notes[: prepared.data.notes.index(note)] == (told,)
+    assert "all 70 images are trained on, and none is set aside" in before.data.notes
     assert f"{folder / 'cat' / 'empty.png'} (it is empty)" in note
     assert f"{folder / 'dog' / 'bad.jpg'} (its content is no image of a known format)" in note
     assert len(prepared.data) + (0 if whole else len(prepared.data.test_inputs)) == len(before.data)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import pytest
 import torch
 from standin import stand_in
@@ -45,7 +48,6 @@ def test_looking_is_found(look: object) -> None:
     "copy",
     [
         torch.Tensor.cpu,
-        lambda t: t + torch.ones(2),
         lambda t: t.copy_(torch.ones(2)),
         lambda _: torch.tensor([1.0], device="cuda"),
     ],
@@ -57,6 +59,25 @@ def test_copying_is_found(copy: object) -> None:
         torch.cuda.set_sync_debug_mode("error")
         with pytest.raises(AssertionError, match="copies"):
             copy(there)
+
+
+@pytest.mark.parametrize(
+    ("mixed", "fails"),
+    [
+        (lambda t: t + torch.ones(2), True),
+        (lambda t: torch.arange(2)[t.long()], True),
+        (lambda t: torch.stack([t, torch.ones(2)]), True),
+        (lambda t: t * torch.tensor(2.0), False),  # a number
+        (lambda t: t[torch.tensor([0])], False),
+        (lambda t: t.copy_(torch.ones(2)), False),
+    ],
+)
+def test_tensors_on_two_devices_are_found(mixed: Callable[[torch.Tensor], object], fails: bool) -> None:
+    """As PyTorch does, at any time."""
+    with stand_in():
+        there = torch.ones(2, device="cuda")
+        with pytest.raises(AssertionError, match="on two devices") if fails else nullcontext():
+            mixed(there)
 
 
 def test_a_captured_graph_is_memory_and_operations_and_no_python() -> None:

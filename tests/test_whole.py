@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mirrordescent.lab.data import Data, DataError, Source, load
-from mirrordescent.lab.data.split import divided, split
+from mirrordescent.lab.data.split import divided, split, told_of_parts
 from mirrordescent.lab.data.whole import Whole, load_whole
 
 N = 12
@@ -180,10 +180,10 @@ def test_single_members_and_two_classes(tmp_path: Path) -> None:
 
 
 def test_the_note_on_a_split_without_one() -> None:
-    train, test, told = divided(torch.arange(10) % 2, lambda: torch.empty(0), 0.2, 0, "a", "rows", whole=True)
+    train, test, how = divided(torch.arange(10) % 2, lambda: torch.empty(0), 0.2, 0, "a", whole=True)
     assert train.tolist() == list(range(10))
     assert test.tolist() == split(torch.arange(10) % 2, 0.2, 0)[1].tolist()
-    assert told == "all 10 rows are trained on, and none is set aside"
+    assert told_of_parts(10, 2, 10, "rows", how) == "all 10 rows are trained on, and none is set aside"
 
 
 def decoded(png: bytes | None) -> Any:

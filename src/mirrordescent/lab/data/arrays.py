@@ -15,7 +15,7 @@ from torch import Tensor
 from mirrordescent.lab.data.base import Data, DataError, for_pictures
 from mirrordescent.lab.data.columns import standardised
 from mirrordescent.lab.data.labels import class_names, class_numbers, label_names
-from mirrordescent.lab.data.split import divided
+from mirrordescent.lab.data.split import divided, same_inputs, told_of_parts
 from mirrordescent.lab.names import first_line, listed
 
 INPUTS = ("x", "inputs", "images", "data", "features")
@@ -81,10 +81,10 @@ def prepare_arrays(
         def everything() -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(found.x if found.x.dtype in TAKEN else found.x.astype(float)))
 
-        rows, test_rows, told = divided(targets, everything, test_share, split_seed, str(path), "samples", whole)
+        rows, test_rows, how = divided(targets, everything, test_share, split_seed, str(path), whole)
         x, test_x = found.x[rows.numpy()], found.x[test_rows.numpy()]
         targets, test_targets = targets[rows], targets[test_rows]
-        notes.append(told)
+        notes.append(told_of_parts(len(rows), len(test_rows), len(found.x), "samples", how))
     else:
         rows, x, test_x = torch.arange(len(found.x)), found.x, found_test.x
         test_targets = class_numbers(found_test.labels, classes, found_test.place)
@@ -105,6 +105,7 @@ def prepare_arrays(
         other = "not taken as one entry per sample, though of the same length (a cleaned copy keeps them whole)"
         notes.append(f"{other}: {listed(as_long, most=10)}")
     inputs, test_inputs, mean, std = _inputs(found.x_name, path, x, test_x, notes)
+    notes += same_inputs(inputs, targets, "samples")
     model, augment = ("mlp", "none") if mean is None else for_pictures(tuple(inputs.shape[1:]))
     data = Data(
         path.name,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.lab.data.base import DataError
-from mirrordescent.lab.data.labels import MISSING, MISSING_LABELS
+from mirrordescent.lab.data.labels import MISSING, MISSING_LABELS, respelt, spellings
 from mirrordescent.lab.data.numbers import NEARLY_ALL, Reading, reading
 from mirrordescent.lab.data.tablefile import Cell, Table
 from mirrordescent.lab.names import listed
@@ -91,7 +91,7 @@ def features_of(
                 told.setdefault("whole numbers, every one different; --without leaves out an ID", []).append(name)
             blocks.append(_number_block(name, values, test_values, told))
         else:
-            blocks.append(_text_block(name, cells, others))
+            blocks.append(_text_block(name, cells, others, told))
         what, which = blocks[-1].note
         if what:
             told.setdefault(what, []).append(which)
@@ -116,7 +116,7 @@ def raw_values(part: Part, without: Collection[str]) -> Tensor:
             columns.append(values.nan_to_num(nan=float(values.nan_to_num().min()) - 1))
         elif kind == "text":
             levels: dict[str, int] = {}
-            codes = [levels.setdefault(_level(cell), len(levels)) for cell in cells]
+            codes = [levels.setdefault(level, len(levels)) for level in _levels(cells, cells)]
             columns.append(torch.tensor(codes, dtype=torch.float64))
     return torch.stack(columns, dim=1) if columns else torch.zeros(len(part.rows), 1)
 
@@ -146,9 +146,9 @@ def _kind(cells: list[Cell], rows: list[int]) -> str:
     texts = [str(cell) for cell in cells if cell is not None]
     if sum(DATE.fullmatch(text) is not None for text in texts) >= NEARLY_ALL * len(texts):
         return "dates"
-    if len(set(texts)) > NEARLY_ALL * len(texts):
-        return "nearly every value different"
-    return "constant" if len({_level(cell) for cell in cells}) == 1 else "text"
+    if (different := len(set(texts))) > NEARLY_ALL * len(texts):
+        return "every value different" if different == len(texts) else "nearly every value different"
+    return "constant" if len(set(_levels(cells, cells))) == 1 else "text"
 
 
 def _kind_of_numbers(numbers: list[float | None], rows: list[int]) -> str:
@@ -244,20 +244,26 @@ def _tails(values: Tensor) -> Callable[[Tensor], Tensor] | None:
     return lambda values: ((values / scale - middle) / spread).asinh()
 
 
-def _text_block(name: str, train: list[Cell], test: list[Cell]) -> _Block:
-    counts = Counter(_level(cell) for cell in train)
+def _text_block(name: str, train: list[Cell], test: list[Cell], told: dict[str, list[str]]) -> _Block:
+    parts = [_levels(cells, train) for cells in (train, test)]
+    counts = Counter(parts[0])
+    if merged := len({_level(cell) for cell in train}) - len(counts):
+        told.setdefault("levels that differ in case or spaces alone, taken as one", []).append(
+            f"{name} ({merged:,} merged)"
+        )
     levels = sorted(counts, key=lambda level: (-counts[level], level))
     kept = sum(i < LEVELS or counts[level] >= MEMBERS for i, level in enumerate(levels[:MOST]))
     positions = {level: min(i, kept) for i, level in enumerate(levels)}  # at `kept`: the rare ones, together
     columns = torch.arange(min(len(levels), kept + 1))
     names = [f"{name}={level}" for level in levels[:kept]] + [f"{name}=other"] * (len(levels) > kept)
     # a level that only the test set has is -1, and so 0 in every column
-    codes, test_codes = (torch.tensor([positions.get(_level(cell), -1) for cell in cells]) for cells in (train, test))
+    codes, test_codes = (torch.tensor([positions.get(level, -1) for level in part]) for part in parts)
     others = sum(counts[level] for level in levels[kept:]) / len(train)
     rest = f", {kept:,} of them and others ({100 * others:.3g} % of the rows)" if len(levels) > kept else ""
-    told = f"{name} ({len(levels):,} levels{rest})"
+    hint = ", nearly every row has a rare level; --without leaves out an ID" if others > NEARLY_ALL else ""
+    note = (f"text columns as one-hot{hint}", f"{name} ({len(levels):,} levels{rest})")
     one_hot = [(part[:, None] == columns).float() for part in (codes, test_codes)]
-    return _Block(names, one_hot[0], one_hot[1], ("text columns as one-hot", told))
+    return _Block(names, one_hot[0], one_hot[1], note)
 
 
 def is_missing(cell: Cell) -> bool:
@@ -267,6 +273,16 @@ def is_missing(cell: Cell) -> bool:
 
 def _level(cell: Cell) -> str:
     return NO_VALUE if is_missing(cell) else str(cell)
+
+
+def _levels(cells: list[Cell], train: list[Cell]) -> list[str]:
+    """The levels of a text column's cells; a spelling that is rare in the training rows is the usual one's level.
+
+    It is the rule for labels (see `spellings`), so that "berlin" here and there is no level beside "Berlin".
+    """
+    written = [_level(cell) for cell in train]
+    usual = spellings(written)
+    return respelt([_level(cell) for cell in cells], set(written) - set(usual), usual)
 
 
 def as_number(cell: Cell) -> float | None:

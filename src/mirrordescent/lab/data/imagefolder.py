@@ -20,7 +20,7 @@ from torch import Tensor
 from mirrordescent.lab.data.arrays import channel_statistics
 from mirrordescent.lab.data.base import Data, DataError, for_pictures
 from mirrordescent.lab.data.labels import class_numbers
-from mirrordescent.lab.data.split import divided
+from mirrordescent.lab.data.split import divided, same_inputs, told_of_parts
 from mirrordescent.lab.names import listed
 
 if TYPE_CHECKING:
@@ -79,12 +79,9 @@ def prepare_folder(
     classes = tuple(folder.name for folder in folders)
     files, targets = _files(folders, classes, notes)
     if test is None:
-        rows, test_rows, told = divided(
-            targets, lambda: _contents(files), test_share, split_seed, str(path), "images", whole
-        )
+        rows, test_rows, how = divided(targets, lambda: _contents(files), test_share, split_seed, str(path), whole)
         everything, (train, held_out) = files, (rows.tolist(), test_rows.tolist())
         targets, test_targets = targets[rows], targets[test_rows]
-        notes.append(told)
     else:
         test_files, test_targets = _files(_class_folders(test, notes), classes, notes)
         everything = files + test_files
@@ -103,14 +100,19 @@ def prepare_folder(
             raise DataError(
                 f"{root}: no image of {listed([repr(classes[c]) for c in sorted(lost)])} can be read; add some"
             )
+    if test is None:  # only now, as it is told how many images are there to be trained on
+        notes.append(told_of_parts(len(train), len(held_out), len(files), "images", how))
+    if broken:
         notes.append(f"left out of these, cannot be read as images: {listed(_told(broken))}")
-    if not bool((images[train] != images[train[:1]]).any()):
+    inputs = images[train]
+    notes += same_inputs(inputs, targets, "images")
+    if not bool((inputs != inputs[:1]).any()):
         told += "; all look the same, so there is nothing to learn from"
-    mean, std = channel_statistics(images[train])
+    mean, std = channel_statistics(inputs)
     model, augment = for_pictures(tuple(images.shape[1:]))
     data = Data(
         path.absolute().name,
-        images[train],
+        inputs,
         targets,
         images[held_out],
         test_targets,

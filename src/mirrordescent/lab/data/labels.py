@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -72,6 +72,22 @@ def spellings(names: Sequence[str]) -> dict[str, str]:
     for name, count in Counter(names).most_common():
         alike.setdefault(loosely(name), []).append((name, count))
     return {name: ways[0][0] for ways in alike.values() for name, count in ways[1:] if RARELY * count < ways[0][1]}
+
+
+def respelt(names: Sequence[str], known: Collection[str], usual: Mapping[str, str]) -> list[str]:
+    """Names spelt as the known ones are, unless several of these differ in case or spaces alone.
+
+    usual: from `spellings`, for rare spellings that are not among the known ones.
+
+    >>> respelt(["CAT", "Dog", "DOG", "cow"], ["Cat", "dog", "Dog"], {})
+    ['Cat', 'Dog', 'DOG', 'cow']
+    """
+    known = frozenset(known)
+    ways: dict[str, list[str]] = {}
+    for name in known:
+        ways.setdefault(loosely(name), []).append(name)
+    alike = {way: only[0] for way, only in ways.items() if len(only) == 1}
+    return [name if name in known else usual.get(name) or alike.get(loosely(name), name) for name in names]
 
 
 def loosely(name: str) -> str:

@@ -138,6 +138,17 @@ def alike(inputs: Tensor) -> Tensor:
     return torch.tensor([names.setdefault(digest, len(names)) for digest in _digests(inputs)])
 
 
+def same_inputs(inputs: Tensor, targets: Tensor, unit: str) -> Iterator[str]:
+    """Notes on samples with the same inputs; if their labels differ, no network can tell which one is right."""
+    groups = alike(inputs)
+    kinds = torch.unique(torch.stack([groups, targets], dim=1), dim=0)[:, 0]
+    several = torch.bincount(kinds, minlength=int(groups.max()) + 1) > 1
+    if copies := len(inputs) - len(kinds):
+        yield f"{unit} with the same inputs and the same label as an earlier one: {copies:,}"
+    if count := int(several[groups].sum()):
+        yield f"{unit} with the same inputs as others that have another label: {count:,}"
+
+
 def count_known(inputs: Tensor, test_inputs: Tensor) -> int:
     """How many test inputs are training inputs, too."""
     known = set(_digests(inputs))
@@ -145,8 +156,9 @@ def count_known(inputs: Tensor, test_inputs: Tensor) -> int:
 
 
 def _digests(inputs: Tensor) -> Iterator[bytes]:
-    rows = inputs.flatten(1) + 0 if inputs.is_floating_point() else inputs.flatten(1)  # + 0 turns -0 into 0
-    return (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows.numpy())
+    for piece in inputs.flatten(1).split(4096):  # a few at a time: + 0, which turns -0 into 0, makes a copy
+        rows = piece + 0 if piece.is_floating_point() else piece
+        yield from (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows.numpy())
 
 
 def first_of(kinds: Tensor) -> Tensor:
@@ -156,23 +168,39 @@ def first_of(kinds: Tensor) -> Tensor:
 
 
 def divided(
-    labels: Tensor, inputs: Callable[[], Tensor], share: float, seed: int, name: str, unit: str, whole: bool
+    labels: Tensor, inputs: Callable[[], Tensor], share: float, seed: int, name: str, whole: bool
 ) -> tuple[Tensor, Tensor, str]:
-    """Positions of the training and of the test samples, as `split_apart` gives them, and a note on them.
+    """Positions of the training and of the test samples, as `split_apart` gives them, and how they were set aside.
 
     inputs: gives (n, ...), by which copies are recognised, if that is needed.
     whole: all samples are training samples, and the test samples are those of them that would have been set aside, or
-    all if none could be: training code needs a test set, though this one says nothing about other data.
+    all if none could be: training code needs a test set, though this one says nothing about other data. None is set
+    aside then, and the last answer is empty.
     """
     if not whole:
         kinds = copies_of(inputs())
         apart = None if kinds is None else _split_kinds(labels, kinds, share, seed)
         train, test = split(labels, share, seed, name) if apart is None else apart
         told = "" if apart is None else ", with copies on the same side"
-        return train, test, f"test set: {len(test):,} of {len(labels):,} {unit}, split with seed {seed}{told}"
+        return train, test, f"split with seed {seed}{told}"
     everything = torch.arange(len(labels))
     test = split(labels, share, seed, name)[1] if (torch.bincount(labels) > 1).any() else everything
-    return everything, test, f"all {len(labels):,} {unit} are trained on, and none is set aside"
+    return everything, test, ""
+
+
+def told_of_parts(train: int, test: int, there: int, unit: str, how: str) -> str:
+    """The note on how many samples are trained on and tested, of those that are there; `how` is from `divided`.
+
+    >>> told_of_parts(80, 20, 100, "rows", "split with seed 0")
+    'test set: 20 of 100 rows, split with seed 0'
+    >>> told_of_parts(99, 20, 100, "images", "")
+    '99 of 100 images are trained on, and none is set aside for testing'
+    """
+    if how:
+        return f"test set: {test:,} of {there:,} {unit}, {how}"
+    if train == there:
+        return f"all {there:,} {unit} are trained on, and none is set aside"
+    return f"{train:,} of {there:,} {unit} are trained on, and none is set aside for testing"
 
 
 def _quotas(counts: list[int], spare: list[int], share: float) -> list[int]:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.columns import Part, as_number, features_of, is_missing, raw_values
-from mirrordescent.lab.data.labels import class_names, class_numbers, label_names, loosely, missing_labels, spellings
-from mirrordescent.lab.data.split import alike, divided
+from mirrordescent.lab.data.labels import class_names, class_numbers, label_names, missing_labels, respelt, spellings
+from mirrordescent.lab.data.split import divided, same_inputs, told_of_parts
 from mirrordescent.lab.data.tablefile import Table, read_table
 from mirrordescent.lab.names import listed, nearest
 
@@ -78,10 +78,10 @@ def prepare_table(
         def everything() -> Tensor:
             return raw_values(Part(table, labelled), {label, *left_out})
 
-        trained, tested, told = divided(targets, everything, test_share, split_seed, str(path), "rows", whole)
+        trained, tested, how = divided(targets, everything, test_share, split_seed, str(path), whole)
         test_table, test_targets = table, targets[tested]
         rows, test_rows = (torch.tensor(labelled)[part] for part in (trained, tested))
-        notes.append(told)
+        notes.append(told_of_parts(len(trained), len(tested), len(labelled), "rows", how))
         single = [name for name, count in Counter(names).items() if count == 1]
         if single:
             notes.append(f"classes with one row, which is in the training set: {listed(sorted(single))}")
@@ -95,7 +95,7 @@ def prepare_table(
     notes += [f"left out, as it has no name in the header: {name}" for name in table.unnamed]
     notes += _giveaways(table, rows.tolist(), targets[trained].tolist(), {label, *left_out})
     features, inputs, test_inputs = features_of(Part(table, rows.tolist()), others, {label, *left_out}, notes)
-    notes += _same_inputs(inputs, targets[trained])
+    notes += same_inputs(inputs, targets[trained], "rows")
     data = Data(
         path.name,
         inputs,
@@ -200,17 +200,6 @@ def _unlabelled(table: Table, label: str, labelled: Sequence[int]) -> Iterator[s
         yield f"left out of {table.path.name}, {many} without a label{meant}: {lines}"
 
 
-def _same_inputs(inputs: Tensor, targets: Tensor) -> Iterator[str]:
-    """Notes on rows with the same inputs; if their labels differ, no network can tell which one is right."""
-    groups = alike(inputs)
-    kinds = torch.unique(torch.stack([groups, targets], dim=1), dim=0)[:, 0]
-    several = torch.bincount(kinds, minlength=int(groups.max()) + 1) > 1
-    if copies := len(inputs) - len(kinds):
-        yield f"rows with the same inputs and the same label as an earlier one: {copies:,}"
-    if count := int(several[groups].sum()):
-        yield f"rows with the same inputs as others that have another label: {count:,}"
-
-
 def _test_samples(
     table: Table, label: str, classes: Sequence[str], usual: Mapping[str, str], notes: list[str]
 ) -> tuple[Tensor, Tensor]:
@@ -220,10 +209,5 @@ def _test_samples(
     rows = _labelled(table, label)
     notes += _unlabelled(table, label, rows)
     names = label_names([table.columns[label][row] for row in rows], lambda i: table.cell(rows[i], label))
-    ways: dict[str, list[str]] = {}
-    for name in classes:
-        ways.setdefault(loosely(name), []).append(name)
-    # spelt as in the training set, unless several of its classes are spelt alike
-    alike = {way: only[0] for way, only in ways.items() if len(only) == 1}
-    found = [name if name in classes else usual.get(name, alike.get(loosely(name), name)) for name in names]
+    found = respelt(names, classes, usual)  # as in the training set
     return torch.tensor(rows), class_numbers(found, classes, lambda i: table.cell(rows[i], label))
