@@ -161,7 +161,8 @@ class Machine(TorchDispatchMode):
         if self.forbidden or self.graph is not None:
             looks = name in LOOKS or (name in INDEXED and any(t.dtype == torch.bool for t in tensors(args[1])))
             assert not looks, f"{name} makes the host wait"
-            assert not (back or apart), f"{name} copies between devices"
+            copies = back or apart
+            assert not copies, f"{name} copies between devices"
         if device is not None:
             kwargs["device"] = torch.device("cpu")
         args, kwargs = tree_map(lambda t: t.held if isinstance(t, There) else t, (args, kwargs))
