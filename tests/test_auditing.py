@@ -379,10 +379,7 @@ def test_an_audit_does_not_follow_the_default_device() -> None:
     optimizer = md.RMD([torch.nn.Parameter(torch.zeros(2))], lr=0.1, lam=1.0, num_samples=60)
     optimizer.aux.values.copy_(torch.cat([torch.randn(50) * 0.1, 5 + torch.randn(10) * 0.1]))
     here = md.audit(optimizer, y)
-    torch.set_default_device("meta")
-    try:
+    with torch.device("meta"):
         there = md.audit(optimizer, y.tolist())
         assert torch.equal(there.rank, here.rank)
-    finally:
-        torch.set_default_device(None)
     assert torch.equal(there.score, here.score)
