@@ -145,8 +145,8 @@ class TestCommand:
         comparison = told.pop("comparison")
         assert told == {
             "samples": 300,
-            "left_out": [0],
-            "relabelled": [{"index": 1, "given_label": kinds[1], "label": other}],
+            "left_out": [{"index": 0, "name": "line 2", "given_label": kinds[0]}],
+            "relabelled": [{"index": 1, "name": "line 3", "given_label": kinds[1], "label": other}],
             "spared_classes": [],
             "copy": str(copy),
             "changes": str(changes_path(copy)),
@@ -156,7 +156,9 @@ class TestCommand:
         assert all(0 <= row["test_accuracy"] <= 1 and 238 <= row["samples"] <= 240 for row in comparison)
         trial = (*common[:5], "--corruption", "0.2", "--epochs", "2", "--no-check", "--no-compare", "--json")
         assert self.call("clean", *trial) == 0
-        told = json.loads(capsys.readouterr().out)
+        shown = capsys.readouterr()
+        told = json.loads(shown.out)
+        assert "labels are estimated to be wrong" in " ".join(shown.err.split())  # a person is to know that
         assert (told["comparison"], told["copy"], told["changes"]) == ([], None, None)
 
     def test_decisions_are_not_taken_for_other_rows(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,7 +144,7 @@ def test_rare_spellings_of_a_level_are_the_usual_one(tmp_path: Path) -> None:
     ]
     assert not table.data.test_inputs[4:, :4].any()  # the test set does not tell how a level is spelt
     assert "levels that differ in case or spaces alone, taken as one: city (3 merged)" in table.data.notes
-    assert "left out, constant: paid" in table.data.notes
+    assert "left out, constant but for case or spaces: paid" in table.data.notes
     assert "text columns as one-hot: city (4 levels)" in table.data.notes
 
 

@@ -18,7 +18,7 @@ from mirrordescent.lab.data import Data
 from mirrordescent.lab.engine import all_trained, engine, side_by_side
 from mirrordescent.lab.evaluation import evaluate
 from mirrordescent.lab.job import Job
-from mirrordescent.lab.loop import Keeping, Progress
+from mirrordescent.lab.loop import Keeping, Listener, Progress
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, Row, held, read
 from mirrordescent.lab.runs import Run, settled
@@ -301,6 +301,32 @@ def test_a_run_for_which_there_is_no_memory_beside_others_waits(
     records, rest = engine(RUNS, Keeping(tmp_path, checkpoint_seconds=0), CPU, at_once=4)
     assert not rest
     assert {record.id: record.rows for record in records} == alone(tmp_path)
+
+
+def test_a_run_that_waits_for_memory_is_told_and_is_not_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person who follows it hears of the others in the meantime, and in its record it is cut off."""
+    first = dataclasses.replace(RUNS[2], seed=7)
+
+    class Full(Job):
+        def step(self) -> None:
+            if self.run == first and self.next == 2:
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            super().step()
+
+    heard: list[tuple[int, str]] = []
+
+    def hear(event: Progress | Finished) -> None:
+        heard.append((event.run.seed, event.status if isinstance(event, Finished) else "goes on"))
+
+    monkeypatch.setattr(module, "Job", Full)
+    over = iter([False] * 20 + [True] * 20)
+    side = module._Side(Keeping(tmp_path), CPU, Listener(hear), contextlib.ExitStack(), compile_forward=False)
+    with side.locks:
+        works = [Work(run, things(), tmp_path) for run in (first, dataclasses.replace(first, seed=8, epochs=50))]
+        side.go(works, 2, lambda: next(over))
+    assert [(end.run.seed, end.status) for end in side.ended] == [(8, "interrupted"), (7, "interrupted")]
+    assert heard[0] == (7, "interrupted")
+    assert read(tmp_path / first.id).status == "interrupted"
 
 
 def test_a_run_for_which_there_is_never_memory_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

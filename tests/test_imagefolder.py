@@ -254,6 +254,16 @@ def test_a_few_damaged_files_are_left_out(folder: Path, whole: bool) -> None:
         prepare_folder(folder, whole=whole)
 
 
+def test_a_damaged_file_of_a_test_folder_is_not_tested(folder: Path, tmp_path: Path) -> None:
+    for i in range(20):
+        save(folder / "cat" / f"more {i}.png", colour=(4 * i, 4 * i, 0))
+    save(tmp_path / "test" / "dog" / "a.png")
+    (tmp_path / "test" / "dog" / "b.png").write_bytes(b"")
+    data = prepare_folder(folder, tmp_path / "test").data
+    assert len(data.test_inputs) == 1
+    assert "test set: 1 images of test/" in data.notes
+
+
 def test_all_damaged_files_are_counted(folder: Path) -> None:
     for i in range(7):
         (folder / "dog" / f"bad {i}.jpg").write_bytes(b"no image")

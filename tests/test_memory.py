@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from mirrordescent.lab import memory
 
@@ -76,3 +77,22 @@ def test_an_older_library_takes_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _: Older())
     assert memory.keep_freed_memory()
     assert asked[-2:] == [(memory.M_MMAP_THRESHOLD, 2**25), (memory.M_TRIM_THRESHOLD, 2**25)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    ],
+    ids=str,
+)
+def test_that_there_is_no_memory_is_known_in_every_form(error: Exception) -> None:
+    assert memory.ran_out(error)
+    instead = RuntimeError("the capture ended")
+    instead.__context__ = error
+    assert memory.ran_out(instead)
+    assert not memory.ran_out(RuntimeError("CUDA error: invalid argument"))

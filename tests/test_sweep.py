@@ -148,6 +148,23 @@ def test_a_run_that_ends_as_the_minutes_do_is_done(tmp_path: Path) -> None:
     assert module._left(keeping, record.run) == Finished(record.run, "failed", "it is full")
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_listener_that_fails_fails_no_run(tmp_path: Path, jobs: int, epoch: int) -> None:
+    """It is cut off, or done if that was its end; the others wait."""
+    runs = [Run(epochs=3, seed=seed) for seed in range(3)]
+
+    def hear(event: Progress | Finished) -> None:
+        if isinstance(event, Progress) and event.epoch == epoch:
+            raise OSError("the pipe is gone")
+
+    with pytest.raises(OSError, match="the pipe is gone"):
+        sweep(runs, Keeping(tmp_path), CPU, jobs=jobs, watch=hear)
+    assert {record.status for record in read_all(tmp_path)} <= {"interrupted", "done"}
+    records, rest = sweep(runs, Keeping(tmp_path), CPU, jobs=jobs)
+    assert (len(records), rest) == (3, [])
+
+
 def test_a_failure_leaves_the_others_alone(tmp_path: Path) -> None:
     """Entropy needs positive weights; the default start has others."""
     runs = [Run(potential="entropy", epochs=2), Run(epochs=2), Run(epochs=2, seed=1)]

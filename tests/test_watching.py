@@ -88,12 +88,17 @@ def test_of_many_runs_the_seed_is_said_and_notes_come_first(clock: Clock) -> Non
 def test_what_differs_in_a_sweep_is_told_with_every_line(clock: Clock) -> None:
     out = io.StringIO()
     run = Run(lam=2, lr=0.05, batch_size=16, epochs=20)
-    with Watching(Console(file=out, width=200), total=2, settings=["lam", "lr", "batch_size", "seed"]) as watch:
+    with Watching(Console(file=out, width=200), total=2, settings=["lam", "lr", "decay", "penalty", "seed"]) as watch:
         for clock.now in (0, 20):
             watch(Progress(run, 20, 0, 10, {}, Path("a")))
         watch(Finished(run, "done", diverged=True))
-    title = "RMD sample, λ = 2, lr 0.05, batch_size 16, seed 0"
-    assert out.getvalue().splitlines() == [f"{title}: epoch 20.0 of 20", f"1 of 2: {title}, diverged"]
+        watch(Finished(Run(algorithm="sgd", decay=0.1), "done"))
+    title = "RMD sample, λ = 2, lr 0.05, penalty square, seed 0"
+    assert out.getvalue().splitlines() == [
+        f"{title}: epoch 20.0 of 20",
+        f"1 of 2: {title}, diverged",
+        "2 of 2: SGD with decay, lr 0.1, decay 0.1, seed 0, done",
+    ]
 
 
 def test_lines_are_never_cut_and_what_is_not_over_is_not_counted() -> None:

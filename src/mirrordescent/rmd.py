@@ -211,13 +211,13 @@ class RMD(SMD):
         check_losses(losses, root, group["reduction"])
         aux = self.aux
         index = checked_index(index, losses, len(aux))
-        self._stability.look_at_index(index, len(aux))
         L, eps = working(losses.detach()), group["eps"]
         eps = machine_epsilon(losses) if eps is None else eps
         if not torch.is_grad_enabled():  # a validation, perhaps elsewhere: z stays where a captured step writes to it
             if L.device.type == "cpu":
                 self._reject(L, index, eps)
             return L.mean()
+        self._stability.look_at_index(index, len(aux))
         if aux.values.device != losses.device:  # the model has moved since the optimizer was made
             aux.to(losses.device)
         index = index.to(losses.device, non_blocking=True) if losses.device.type != "cpu" else index.clone()

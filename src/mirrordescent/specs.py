@@ -36,8 +36,8 @@ _TERM = re.compile(rf"\s*(?:({_NUMBER})\s*\*\s*)?(?:\(([^()]*)\)|([a-z][a-z0-9]*
 
 
 def _unknown(spec: str, name: str = "") -> ValueError:
-    near = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", spec), _NAMES, n=1)  # l-inf as linf
-    near = near or difflib.get_close_matches(name or spec, _NAMES, n=1)
+    joined = re.sub("[-_ ]", "", spec)  # l-inf is linf
+    near = [joined] if joined in _NAMES else difflib.get_close_matches(name or spec, _NAMES, n=1)
     hint = f" (did you mean '{near[0]}'?)" if near and near[0] != name else ""
     return ValueError(
         f"unknown potential {spec!r}{hint}. Known: {_KNOWN}, their sums 'l2 + q=3' and multiples '2 * l2', "

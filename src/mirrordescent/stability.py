@@ -65,7 +65,7 @@ class Stability:
                 "labels",
                 f"the first {HABIT} batches name {len(self._named)} of {num_samples:,} samples again and again, and "
                 f"none beyond number {max(self._named)}: are these labels? index says which training sample each loss "
-                "is of; md.Indexed(dataset) gives it",
+                "is of; md.Indexed(dataset) gives it. (If your sampler means to begin so, all is well.)",
             )
 
     def check(self, share: float, name: str, momentum: float, index: Tensor, *, refuse: bool) -> None:

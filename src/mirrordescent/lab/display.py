@@ -230,6 +230,8 @@ def show_cleaned(
     """
     if json:
         print_json(_cleaned(whole, given, choice, outcomes, copy))
+        for sentence in found:
+            say(sentence)
         return
     out, n = _out(), len(choice.keep)
     for sentence in found:
@@ -274,13 +276,17 @@ def _cleaned(
     whole: Whole, given: Tensor, choice: Choice, outcomes: Sequence[Outcome], copy: Path | None
 ) -> dict[str, Any]:
     names = whole.class_names
-    relabelled = (choice.keep & (choice.labels != given)).nonzero()[:, 0].tolist()
+
+    def samples(those: Tensor) -> list[dict[str, Any]]:
+        rows = those.nonzero()[:, 0].tolist()
+        return [{"index": i, "name": whole.names[i], "given_label": names[int(given[i])]} for i in rows]
+
+    relabelled = choice.keep & (choice.labels != given)
+    new = [names[label] for label in choice.labels[relabelled].tolist()]
     return {
         "samples": len(choice.keep),
-        "left_out": (~choice.keep).nonzero()[:, 0].tolist(),
-        "relabelled": [
-            {"index": i, "given_label": names[int(given[i])], "label": names[int(choice.labels[i])]} for i in relabelled
-        ],
+        "left_out": samples(~choice.keep),
+        "relabelled": [{**row, "label": label} for row, label in zip(samples(relabelled), new, strict=True)],
         "spared_classes": [names[c] for c in choice.spared],
         "comparison": [
             {

@@ -29,6 +29,7 @@ from mirrordescent.lab.sweep import Finished, Work, deadline, results, sorted_ou
 from mirrordescent.lab.train import earlier, signals, train
 
 AT_ONCE = 8  # more runs only share what the GPU can compute
+IN_CAPTURE = "previous error during capture"  # of CUDA, when something failed there: mostly, memory could not be had
 SPARE = 0.1  # share of the GPU's memory that is left for evaluations and libraries
 
 
@@ -141,6 +142,7 @@ class _Side:
         self.told: set[Path] = set()  # folders that another process has, and that were reported
         self.ended: list[Finished] = []
         self.most = math.inf  # runs side by side for which memory has not run out
+        self.put_off: set[Path] = set()  # folders of runs for which it has, and which wait to go on
 
     def go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
         """Train until all runs have ended, until `stop()`, or until the listener fails, whose error is then raised."""
@@ -173,7 +175,8 @@ class _Side:
         rest = list(self.waiting)
         self.waiting.clear()
         for work in rest:
-            self.ended.append(Finished(work.run, "waiting"))
+            begun = work.root / work.run.id in self.put_off
+            self.ended.append(Finished(work.run, "interrupted" if begun else "waiting"))
             self._take_off(work.data)
 
     def _room(self) -> int:
@@ -245,8 +248,10 @@ class _Side:
             yield
         except Exception as error:
             if self._later(Work(loop.run, loop.job.data, loop.record.folder.parent), error, beside=1):
-                loop.let_go()
+                loop.put_off(error)
+                self.put_off.add(loop.record.folder)
                 self._leave(loop)
+                self.hear(Finished.of(loop.record))
                 return
             loop.fail(error)
             self._leave(loop)
@@ -258,7 +263,7 @@ class _Side:
         beside: 1 if the run is among the active ones itself.
         """
         others = len(self.active) - beside
-        if not others or not ran_out(error):
+        if not others or not (ran_out(error) or IN_CAPTURE in str(error)):
             return False
         self.most = others
         self.waiting.append(work)

@@ -162,18 +162,23 @@ class Loop:
         """Save everything, so that the run can continue later."""
         self.record.status, self.record.reason = "interrupted", f"epoch {self.epoch}, step {self.step}"
         self.save()
-        self.let_go()
+        self._close_board()
 
     def fail(self, error: Exception) -> None:
         """Write into the record why the run could not continue; its last checkpoint stays."""
-        self.record.status = "failed"
-        self.record.reason = first_line(error)
+        self._leave("failed", first_line(error))
+
+    def put_off(self, error: Exception) -> None:
+        """Leave the run where its last checkpoint is, to continue from there when what is in its way is gone."""
+        self._leave("interrupted", first_line(error))
+
+    def _leave(self, status: str, reason: str) -> None:
+        self.record.status, self.record.reason = status, reason
         with contextlib.suppress(OSError):  # a full disk may be what went wrong
             self.record.write()
-        self.let_go()
+        self._close_board()
 
-    def let_go(self) -> None:
-        """Leave the run where its last checkpoint is."""
+    def _close_board(self) -> None:
         if self.board is not None:
             with contextlib.suppress(OSError):  # its figures are in the record, and are written anew from there
                 self.board.close()

@@ -10,6 +10,8 @@ import torch
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 KEPT = 2**30, 2**25  # bytes; glibc before 2.35 takes no more than the second
+# in errors that have no class of their own for it: of PyTorch on a CPU, of CUDA, and of its libraries
+NO_MEMORY = ("can't allocate memory", "out of memory", "alloc_failed")
 OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")  # set by somebody who has chosen
 
 
@@ -29,11 +31,13 @@ def keep_freed_memory() -> bool:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error says that memory ran out; PyTorch's allocator on the CPU has no class of its own for it.
+    """Whether an error, or one that it took the place of, says that memory ran out, on the CPU or on a GPU.
 
     >>> ran_out(MemoryError()), ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     (True, True)
     """
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in NO_MEMORY):
+        return True
+    return error.__context__ is not None and ran_out(error.__context__)

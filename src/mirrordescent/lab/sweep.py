@@ -22,7 +22,7 @@ from mirrordescent.lab.data import Data, Source, load
 from mirrordescent.lab.data.datasets import check_apart
 from mirrordescent.lab.files import check_writable
 from mirrordescent.lab.job import step_notes
-from mirrordescent.lab.loop import Keeping, Progress
+from mirrordescent.lab.loop import Keeping, Listener, Progress
 from mirrordescent.lab.memory import keep_freed_memory
 from mirrordescent.lab.names import first_line, unknown
 from mirrordescent.lab.place import Place
@@ -231,10 +231,16 @@ def sorted_out(
 def _one_by_one(
     works: list[Work], keeping: Keeping, place: Place, hear: Callable[[Any], None], until: float
 ) -> list[Finished]:
-    ended = []
-    while works and time.monotonic() < until:
-        ended.append(_train_one(works.pop(0), keeping, place, hear, lambda: time.monotonic() > until))
-        hear(ended[-1])
+    ended, tell = [], Listener(hear)
+
+    def stop() -> bool:
+        return tell.error is not None or time.monotonic() > until
+
+    while works and not stop():
+        ended.append(_train_one(works.pop(0), keeping, place, tell, stop))
+        tell(ended[-1])
+    if tell.error is not None:
+        raise tell.error
     return ended + [Finished(work.run, "waiting") for work in works]
 
 

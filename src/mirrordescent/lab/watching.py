@@ -25,7 +25,7 @@ from rich.progress import (
 from mirrordescent.lab import loop
 from mirrordescent.lab.data import official
 from mirrordescent.lab.records import Row
-from mirrordescent.lab.runs import IN_TITLE, Run
+from mirrordescent.lab.runs import IN_TITLE, USED_BY, Run
 from mirrordescent.lab.sweep import Finished
 
 EVERY = 10.0  # seconds between lines where there is no terminal to draw on
@@ -104,7 +104,7 @@ class Watching:
             self._say(f"{self._title(event.run)}: waiting for another process that has {event.folder}")
             return
         key, where = event.folder.name, event.epoch + event.step / event.steps
-        if event.folder not in self.begun:
+        if event.folder not in self.begun or key not in self.tasks:  # or one that was put off and goes on
             self.begun[event.folder] = (time.monotonic(), where)
             if key in self.tasks:  # the same settings, and so the same id, on other samples
                 self.bars.remove_task(self.tasks.pop(key))
@@ -143,7 +143,8 @@ class Watching:
     def _title(self, run: Run) -> str:
         if self.name is not None:
             return self.name
-        told = [f"{name} {getattr(run, name)}" for name in self.settings if name not in (*IN_TITLE, "seed")]
+        inert = [name for name, users in USED_BY.items() if run.algorithm not in users]
+        told = [f"{name} {getattr(run, name)}" for name in self.settings if name not in (*IN_TITLE, *inert, "seed")]
         seed = [f"seed {run.seed}"] if self.total > 1 else []
         return ", ".join([run.title, *told, *seed])
 

@@ -148,7 +148,9 @@ def _kind(cells: list[Cell], rows: list[int]) -> str:
         return "dates"
     if (different := len(set(texts))) > NEARLY_ALL * len(texts):
         return "every value different" if different == len(texts) else "nearly every value different"
-    return "constant" if len(set(_levels(cells, cells))) == 1 else "text"
+    if len(set(_levels(cells, cells))) == 1:
+        return "constant" if len({_level(cell) for cell in cells}) == 1 else "constant but for case or spaces"
+    return "text"
 
 
 def _kind_of_numbers(numbers: list[float | None], rows: list[int]) -> str:

@@ -86,7 +86,6 @@ def prepare_folder(
         test_files, test_targets = _files(_class_folders(test, notes), classes, notes)
         everything = files + test_files
         train, held_out = list(range(len(files))), list(range(len(files), len(everything)))
-        notes.append(f"test set: {len(test_files):,} images of {test.name}/")
     images, broken, bits, told = _read(everything, train, path)
     if len(broken) > FEW * len(everything):
         raise DataError(_complaint(broken))
@@ -100,8 +99,11 @@ def prepare_folder(
             raise DataError(
                 f"{root}: no image of {listed([repr(classes[c]) for c in sorted(lost)])} can be read; add some"
             )
-    if test is None:  # only now, as it is told how many images are there to be trained on
+    # only now, as it is told how many images are there to be trained on or tested
+    if test is None:
         notes.append(told_of_parts(len(train), len(held_out), len(files), "images", how))
+    else:
+        notes.append(f"test set: {len(held_out):,} images of {test.name}/")
     if broken:
         notes.append(f"left out of these, cannot be read as images: {listed(_told(broken))}")
     inputs = images[train]
