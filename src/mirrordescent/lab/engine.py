@@ -122,6 +122,13 @@ def _of_one(watch: Watch) -> Callable[[Progress | Finished], None]:
     return hear
 
 
+def _let_go(error: BaseException | None) -> None:
+    """Drop an error's frames, and those of the ones before it: in a circle with them, a run would keep its memory."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
+
+
 class _Side:
     """The runs side by side on a GPU, those that wait for a place, and those that have ended."""
 
@@ -252,10 +259,11 @@ class _Side:
                 self.put_off.add(loop.record.folder)
                 self._leave(loop)
                 self.hear(Finished.of(loop.record))
-                return
-            loop.fail(error)
-            self._leave(loop)
-            self._end_with(Finished(loop.run, "failed", first_line(error)))
+            else:
+                loop.fail(error)
+                self._leave(loop)
+                self._end_with(Finished(loop.run, "failed", first_line(error)))
+            _let_go(error)
 
     def _later(self, work: Work, error: Exception, *, beside: int = 0) -> bool:
         """Whether a run that ran out of memory beside others waits, to go on from its checkpoint beside fewer of them.
