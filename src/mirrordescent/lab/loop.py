@@ -113,11 +113,10 @@ class Loop:
         self._restore(load_checkpoint(record.folder))
         self._describe()
         self.board = Board(record) if keeping.tensorboard else None
-        if record.status == "done":  # killed between the last checkpoint and the record of it
-            self._finish()
-        record.write()
-        if self.board is not None and not self.under_way:
-            self.board.close()
+        if self.under_way:
+            record.write()
+        else:  # killed between the last checkpoint and the record of it
+            self._finish(record.write)
 
     @property
     def under_way(self) -> bool:
@@ -152,10 +151,7 @@ class Loop:
                 self.record.status, self.record.reason = "done", reason
         self.job.sums.zero_()
         if not self.under_way:
-            self._finish()
-            self.save()
-            if self.board is not None:
-                self.board.close()
+            self._finish(self.save)
         self._tell(always=True)
 
     def interrupt(self) -> None:
@@ -204,8 +200,12 @@ class Loop:
         self.record.write()
         self.checkpoint.reset(least=COSTLY * self.beside * (time.monotonic() - begun))
 
-    def _finish(self) -> None:
+    def _finish(self, keep: Callable[[], None]) -> None:
+        """The run is done: keep what it has come to, before TensorBoard's figures can fail on a full disk."""
         self.record.histograms = histograms(self.job)
+        keep()
+        if self.board is not None:
+            self.board.close()
 
     def _reason(self, row: Row) -> str:
         """Why training should end here; empty if it should not."""

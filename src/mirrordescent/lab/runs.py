@@ -18,7 +18,7 @@ from mirrordescent.lab.names import nearest, unknown
 from mirrordescent.lab.noise import Noise
 
 IN_TITLE = ("algorithm", "lam", "potential", "reduction", "loss")  # settings that a run's title tells
-LARGEST = 1e38
+LARGEST = 1e38  # lr; float32 ends not far beyond
 Algorithm = Literal["sgd", "weight-decay", "smd", "rmd"]
 # the settings that only some algorithms use, and which these are
 USED_BY: dict[str, tuple[Algorithm, ...]] = {
