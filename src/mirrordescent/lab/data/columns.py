@@ -1,4 +1,4 @@
-"""Turns the columns of a table into inputs: numbers standardised with gaps filled, text one-hot, the rest left out.
+"""Turns the columns of a table into inputs: numbers standardised, text one-hot, prose by its words, the rest left out.
 
 Everything that is learnt from the data (medians, means, levels) is learnt from the training rows alone.
 """
@@ -17,6 +17,7 @@ from torch import Tensor
 from mirrordescent.lab.data.base import DataError
 from mirrordescent.lab.data.labels import MISSING, MISSING_LABELS, respelt, spellings
 from mirrordescent.lab.data.numbers import NEARLY_ALL, Reading, reading
+from mirrordescent.lab.data.prose import is_prose, numbered, summed_up
 from mirrordescent.lab.data.tablefile import Cell, Table
 from mirrordescent.lab.names import listed
 
@@ -54,12 +55,12 @@ class Part:
 
 @dataclass(frozen=True)
 class _Block:
-    """The inputs that one column becomes."""
+    """The inputs that one column, or all columns of prose, become."""
 
     names: list[str]
     train: Tensor  # (n, k)
     test: Tensor  # (m, k)
-    note: tuple[str, str]  # what was done, and to which column; equal first parts make one note
+    note: tuple[str, str] = ("", "")  # what was done, and to which column; equal first parts make one note
 
 
 def features_of(
@@ -71,7 +72,11 @@ def features_of(
     """
     blocks: list[_Block] = []
     told: dict[str, list[str]] = {}
+    prose: dict[str, tuple[list[Cell], list[Cell]]] = {}
     for name, cells, how, kind in _read(train, without):
+        if kind == "prose":
+            prose[name] = cells, test.cells(name)
+            continue
         if kind not in ("numbers", "text"):
             told.setdefault(f"left out, {kind}", []).append(name)
             continue
@@ -95,6 +100,8 @@ def features_of(
         what, which = blocks[-1].note
         if what:
             told.setdefault(what, []).append(which)
+    if prose:
+        blocks += _prose_blocks(prose, told)
     notes += [f"{what}: {listed(names, most=10)}" for what, names in told.items()]
     unused = [name for name in test.table.columns if name not in train.table.columns]
     if unused:
@@ -107,13 +114,15 @@ def features_of(
 
 
 def raw_values(part: Part, without: Collection[str]) -> Tensor:
-    """What `features_of` makes inputs of, (n, k): numbers as they are, and for text the number of its level."""
+    """What `features_of` makes inputs of, (n, k): numbers as they are, text and prose by a number for each."""
     columns = []
     for _, cells, _, kind in _read(part, without):
         if kind == "numbers":
             numbers = [math.nan if (x := as_number(cell)) is None else x for cell in cells]
             values = torch.tensor(numbers, dtype=torch.float64)
             columns.append(values.nan_to_num(nan=float(values.nan_to_num().min()) - 1))
+        elif kind == "prose":
+            columns.append(torch.tensor(list(numbered(_texts(cells))), dtype=torch.float64))
         elif kind == "text":
             levels: dict[str, int] = {}
             codes = [levels.setdefault(level, len(levels)) for level in _levels(cells, cells)]
@@ -136,7 +145,7 @@ def _plain(cells: list[Cell], how: Reading | None) -> list[Cell]:
 
 
 def _kind(cells: list[Cell], rows: list[int]) -> str:
-    """The kind of a column, "numbers" or "text", or the reason why it is left out."""
+    """The kind of a column, "numbers", "text" (of levels) or "prose", or the reason why it is left out."""
     numbers = [as_number(cell) for cell in cells]
     present = [i for i, number in enumerate(numbers) if number is None or not math.isnan(number)]
     if not present:
@@ -146,7 +155,10 @@ def _kind(cells: list[Cell], rows: list[int]) -> str:
     texts = [str(cell) for cell in cells if cell is not None]
     if sum(DATE.fullmatch(text) is not None for text in texts) >= NEARLY_ALL * len(texts):
         return "dates"
-    if (different := len(set(texts))) > NEARLY_ALL * len(texts):
+    different = len(set(texts))
+    if different > min(NEARLY_ALL * len(texts), max(LEVELS, len(texts) / MEMBERS)) and is_prose(texts):
+        return "prose"
+    if different > NEARLY_ALL * len(texts):
         return "every value different" if different == len(texts) else "nearly every value different"
     if len(set(_levels(cells, cells))) == 1:
         return "constant" if len({_level(cell) for cell in cells}) == 1 else "constant but for case or spaces"
@@ -266,6 +278,23 @@ def _text_block(name: str, train: list[Cell], test: list[Cell], told: dict[str, 
     note = (f"text columns as one-hot{hint}", f"{name} ({len(levels):,} levels{rest})")
     one_hot = [(part[:, None] == columns).float() for part in (codes, test_codes)]
     return _Block(names, one_hot[0], one_hot[1], note)
+
+
+def _prose_blocks(columns: dict[str, tuple[list[Cell], list[Cell]]], told: dict[str, list[str]]) -> list[_Block]:
+    """The inputs that all columns of prose become together, given the cells of each in both parts."""
+    parts = [(_texts(cells), _texts(others)) for cells, others in columns.values()]
+    x, test_x, sizes = summed_up([part[0] for part in parts], [part[1] for part in parts])
+    if gone := [name for name, size in zip(columns, sizes, strict=True) if not size]:
+        told["left out, no word is in two rows"] = gone
+    if not x.shape[1]:
+        return []
+    numbers = f"text by its words, summed up in {x.shape[1]:,} numbers"
+    told[numbers] = [f"{name} ({size:,} words)" for name, size in zip(columns, sizes, strict=True) if size]
+    return [_Block([f"words {i + 1}" for i in range(x.shape[1])], x, test_x)]
+
+
+def _texts(cells: list[Cell]) -> list[str]:
+    return ["" if is_missing(cell) else str(cell) for cell in cells]
 
 
 def is_missing(cell: Cell) -> bool:

@@ -51,13 +51,14 @@ def prepare_table(
     whole: bool = False,
     without: str | None = None,
 ) -> PreparedTable:
-    """Load a table as data: numbers standardised, text one-hot, gaps filled, columns that teach nothing left out.
+    """Load a table as data: numbers standardised, text one-hot, prose by its words, gaps filled, the rest left out.
 
     Numbers are brought to mean 0 and standard deviation 1; a missing number becomes the median, and another column
-    says that it was missing. Text becomes a column of 0 and 1 per level. Left out, with a note: constant columns, row
-    numbers, dates, text of which nearly every value is different; rows without a label (if most have none, that is an
-    error). `Data.mean` and `std` stay None, as the inputs are standardised already. whole: without a separate test set,
-    train on every labelled row (see `divided`). without: columns that are not to become inputs, separated by commas.
+    says that it was missing. Text becomes a column of 0 and 1 per level, and all prose together some numbers (see
+    `prose`). Left out, with a note: constant columns, row numbers, dates, other text of which nearly every value is
+    different; rows without a label (if most have none, that is an error). `Data.mean` and `std` stay None, as the
+    inputs are standardised already. whole: without a separate test set, train on every labelled row (see `divided`).
+    without: columns that are not to become inputs, separated by commas.
     Raises DataError, which names the line and the column.
     """
     table = read_table(path)
