@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import torch
 from torch import Tensor
 
-from mirrordescent.caller import outside
+from mirrordescent.caller import warn
 from mirrordescent.rmd import RMD
 from mirrordescent.suspicion import RARE, Evidence, evidence, given_up, log_odds, mixture_log_odds, with_share
 from mirrordescent.trace import Trace
@@ -255,16 +254,14 @@ def _look_at_optimizer(optimizer: RMD, *, alone: bool) -> None:
     age, whole = optimizer.aux.age, optimizer.param_groups[0]["reduction"] == "batch"
     early = age is not None and 0 < age < SETTLED
     if alone and whole:
-        warnings.warn(
+        warn(
             "z of reduction='batch' ranks the labels, but does not tell how many are wrong: keep a trace beside it "
-            "(md.Trace), or train with reduction='sample'",
-            stacklevel=outside(),
+            "(md.Trace), or train with reduction='sample'"
         )
     if early and (alone or not whole):
-        warnings.warn(
+        warn(
             f"z has had {age:.2g} of the time over which it settles: too early to tell which labels are wrong; train "
-            "longer, or with a smaller lam",
-            stacklevel=outside(),
+            "longer, or with a smaller lam"
         )
 
 
@@ -283,26 +280,21 @@ def audited(
     if trace is None:
         assert z is not None
         if not bool(z.any()):
-            warnings.warn(
-                "z is 0 for every sample and tells nothing: the optimizer has taken no step, or lam is inf",
-                stacklevel=outside(),
-            )
+            warn("z is 0 for every sample and tells nothing: the optimizer has taken no step, or lam is inf")
         alone = z.detach().cpu()
         classes = max(int(y.max()) + 1, len(class_names))
         scores = mixture_log_odds(alone.abs() if signed else alone, y)
         return Audit(y, scores, z=alone, class_names=_names(class_names, classes))
     if (unseen := int((trace.visits == 0).sum())) > UNSEEN * len(y):
-        warnings.warn(
+        warn(
             f"the trace has not seen {unseen:,} of {len(y):,} samples and can say nothing of their labels, which get "
-            "what the others have on average",
-            stacklevel=outside(),
+            "what the others have on average"
         )
     p = trace.probabilities.detach().double().cpu()
     if others := _of_other_labels(trace.margins.detach().double().cpu(), p, y):
-        warnings.warn(
+        warn(
             f"the trace was kept with other labels than these for {others:,} of {len(y):,} samples, at least: give the "
-            "labels that were trained on, in the same order",
-            stacklevel=outside(),
+            "labels that were trained on, in the same order"
         )
     unlearnt = given_up(p, y)
     p = p.masked_fill(unlearnt[y][:, None], 0.0)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mirrordescent.caller import outside
+from mirrordescent.caller import warn
 from mirrordescent.inputs import check_losses, checked_index, working
 from mirrordescent.rules import machine_epsilon, root_loss
 
@@ -109,7 +108,7 @@ class Auxiliary:
     def tell(self) -> None:
         """Warn of the samples that were left out, and keep the count: saving a state must not fail because of them."""
         if rejected := self.rejected:
-            warnings.warn(f"{self._left_out(rejected)} (aux.check() raises for them)", stacklevel=outside())
+            warn(f"{self._left_out(rejected)} (aux.check() raises for them)")
 
     def _left_out(self, rejected: int) -> str:
         return f"{rejected} samples came with an index outside [0, {len(self)}) or a negative loss, and were left out"

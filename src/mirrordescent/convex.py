@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from mirrordescent.base import Potential
-from mirrordescent.caller import outside
+from mirrordescent.caller import warn
 from mirrordescent.floating import wide
 from mirrordescent.inputs import number
 from mirrordescent.roots import origin, solve_increasing
@@ -157,11 +156,10 @@ class Convex(Potential):
                         "domain=(low, high)"
                     )
             if len(slopes) > 2 and slopes[-1] - slopes[-2] <= 1e-2 * abs(slopes[-2] - slopes[0]):
-                warnings.warn(
+                warn(
                     f"the slope of {self.spec} does not go beyond {sign * slopes[-1]:.2g}: a step that asks for more "
                     "throws a weight far out; add what grows faster to the function, such as 0.1 * w**2 (a smaller "
-                    "factor lets weights go further)",
-                    stacklevel=outside(),
+                    "factor lets weights go further)"
                 )
                 return
 

@@ -7,7 +7,6 @@ differentiate, skip steps, and clear gradients in their own order and by their o
 from __future__ import annotations
 
 import math
-import warnings
 import weakref
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from mirrordescent.caller import outside
+from mirrordescent.caller import warn
 from mirrordescent.ranks import Ranks
 from mirrordescent.sharded import everywhere, own_part
 
@@ -181,11 +180,10 @@ class Pending:
     def _look_for_a_heap(self) -> None:
         """Warn of many batches that reach no parameter: those that a later pass carries there are few."""
         if sum(batch.apart for batch in self.batches) == HEAP:
-            warnings.warn(
+            warn(
                 f"the losses of {HEAP} batches have gone backward without reaching this optimizer's parameters, and no "
                 "step was taken: the next one will move z for all of them. Are they of another network? Then do not "
-                "pass them to this optimizer's loss()",
-                stacklevel=outside(),
+                "pass them to this optimizer's loss()"
             )
 
     def drop_what_broke_off(self) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from torch.optim.optimizer import ParamsT
 
 from mirrordescent.auxiliary import STORED, Auxiliary
 from mirrordescent.base import Potential
-from mirrordescent.caller import outside
+from mirrordescent.caller import warn
 from mirrordescent.eager import always_eager
 from mirrordescent.inputs import check_losses, checked_index, number, working
 from mirrordescent.paths import apply
@@ -141,7 +140,7 @@ class RMD(SMD):
             and self.lam != math.inf
             and any(float(group["lr"]) > 0 for group in self.param_groups)
         ):
-            warnings.warn("the first parameter group's lr is 0, and z follows it: it will stay 0", stacklevel=outside())
+            warn("the first parameter group's lr is 0, and z follows it: it will stay 0")
         if lam_convention == "paper":
             self._stability.begin(float(first["lr"]) / self.lam, first["momentum"], momentum_rule)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Set
 from typing import Any, overload
 
@@ -15,7 +14,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from mirrordescent import fused as kernels
 from mirrordescent.base import Potential, Scaled, Sum
-from mirrordescent.caller import outside
+from mirrordescent.caller import warn
 from mirrordescent.inputs import number
 from mirrordescent.paths import Work, apply, elementwise
 from mirrordescent.potentials import L1, L2, LInf, QNorm
@@ -159,12 +158,11 @@ class SMD(Optimizer):
             return
         found = far_off(params, psi, float(group["lr"]))
         if found is not None and found.alike > HIGHEST:
-            warnings.warn(
+            warn(
                 f"under {psi.spec} lr = {float(group['lr']):.3g} moves weights of the usual size ({found.usual:.2g}) "
                 f"as SGD does with lr = {found.alike:.1g}; lr = {found.better:.1g} is like SGD's 0.1 (see "
                 "md.step_size), and lam scales with it",
                 FarOffWarning,
-                stacklevel=outside(),
             )
 
     def _name(self, group: dict[str, Any], k: int) -> str:

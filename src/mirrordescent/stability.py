@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from mirrordescent.caller import outside
+from mirrordescent.caller import warn
 from mirrordescent.eager import may_wait
 from mirrordescent.inputs import check_rate
 
@@ -194,7 +193,7 @@ class Stability:
     def _warn(self, about: str, told: str) -> None:
         if about not in self._told and not torch.compiler.is_compiling():
             self._told.add(about)
-            warnings.warn(told, stacklevel=outside())
+            warn(told)
 
 
 def in_all(share: float, momentum: float) -> float:
