@@ -63,9 +63,9 @@ class SMD(Optimizer):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        # Potentials that a string cannot hold (a user's function, a tensor of weights), by the keys that groups hold.
-        self._live: dict[str, Potential] = {}
-        self._resolved: dict[str, Potential] = {}
+        # By the keys that groups hold: the spec, or, where that cannot hold everything (a user's function, a tensor of
+        # weights), the spec and a number.
+        self._potentials: dict[str, Potential] = {}
         self._within: dict[int, str] = {}  # by group number, the potential in whose domain its weights were found
         defaults: dict[str, Any] = {
             "lr": lr,
@@ -81,29 +81,22 @@ class SMD(Optimizer):
     # Potentials are kept as strings in the groups, so that a checkpoint holds plain data.
 
     def _register(self, potential: str | Potential) -> str:
-        if isinstance(potential, str) and potential in self._live:
+        if isinstance(potential, str) and potential in self._potentials:
             return potential
         psi = as_potential(potential)
-        if not psi.live and _is_named(psi):
-            self._resolved[psi.spec] = psi
-            return psi.spec
-        for key, known in self._live.items():
-            if known is psi:
-                return key
-        key = f"{psi.spec}#{len(self._live)}"
-        self._live[key] = psi
+        key = psi.spec
+        if psi.live or not _is_named(psi):
+            mine = (key for key, known in self._potentials.items() if known is psi)
+            key = next(mine, f"{psi.spec}#{len(self._potentials)}")
+        self._potentials[key] = psi
         return key
 
     def potential_of(self, group: dict[str, Any]) -> Potential:
         """The potential of a parameter group, as an object (the group itself holds its name)."""
         key = group["potential"]
-        if isinstance(key, str) and key in self._live:
-            return self._live[key]
-        if isinstance(key, str) and key in self._resolved:
-            return self._resolved[key]
-        key = self._register(key)  # put there by hand, or by a checkpoint
-        group["potential"] = key
-        return self._live[key] if key in self._live else self._resolved[key]
+        if not isinstance(key, str) or key not in self._potentials:  # put there by hand, or by a checkpoint
+            key = group["potential"] = self._register(key)
+        return self._potentials[key]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked as in the constructor; on an error nothing is added."""
@@ -178,7 +171,7 @@ class SMD(Optimizer):
                 self._buffer(w)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_live": self._live, "_resolved": self._resolved, "_within": self._within}
+        return {**super().__getstate__(), "_potentials": self._potentials, "_within": self._within}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a state, from a pickle, a copy or `load_state_dict`; refuse one that names an unknown potential."""
