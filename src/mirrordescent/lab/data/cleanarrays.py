@@ -15,25 +15,17 @@ from torch import Tensor
 
 from mirrordescent.lab.data.arrays import PreparedArrays
 from mirrordescent.lab.data.base import Data
-from mirrordescent.lab.data.cleaned import Stamp, check_test_classes, label_givers
+from mirrordescent.lab.data.cleaned import Origin, Stamp, check_test_classes, label_givers
 from mirrordescent.lab.data.labels import class_names, label_names
 from mirrordescent.lab.data.thumbnails import levels_of, png_of_pixels
 from mirrordescent.lab.files import written
 
 
 @dataclass(frozen=True)
-class KnownOrigin:
+class KnownOrigin(Origin):
     """The origin of a data set that the lab knows by name."""
 
     data: Data
-
-    def cells(self, i: int) -> tuple[tuple[str, str], ...]:  # noqa: ARG002 (part of Origin)
-        """(): there are no columns."""
-        return ()
-
-    def fingerprint(self, i: int) -> str:  # noqa: ARG002 (part of Origin)
-        """Empty: only rows of a table have one."""
-        return ""
 
     def picture(self, i: int, side: int) -> bytes | None:
         """A sample as PNG; None if it is no image."""

@@ -1,14 +1,14 @@
-"""What the origins and cleaned copies of all formats have in common: an interface, checks, and spellings of labels."""
+"""What the origins and cleaned copies of all formats have in common: a base class, checks, and spellings of labels."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from torch import Tensor
 
@@ -17,18 +17,22 @@ from mirrordescent.lab.files import part_path
 from mirrordescent.lab.names import listed
 
 
-class Origin(Protocol):
+class Origin(ABC):
     """Where a data set came from: shows training sample i as it is there, and writes a cleaned copy."""
 
-    def cells(self, i: int) -> tuple[tuple[str, str], ...]:
+    def cells(self, i: int) -> tuple[tuple[str, str], ...]:  # noqa: ARG002 (a table needs it)
         """A table's row as (column, text) pairs; () for other data."""
+        return ()
 
-    def fingerprint(self, i: int) -> str:
+    def fingerprint(self, i: int) -> str:  # noqa: ARG002 (a table needs it)
         """A hash that identifies a table's row wherever it stands; "" for other data, whose names identify samples."""
+        return ""
 
-    def picture(self, i: int, side: int) -> bytes | None:
+    def picture(self, i: int, side: int) -> bytes | None:  # noqa: ARG002 (images need them)
         """An image as PNG, at most `side` pixels on its longer side; None for other data."""
+        return None
 
+    @abstractmethod
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
         """Write the copy to `out`, which `check_place` has passed; OSError if that fails. Returns the paths written."""
 

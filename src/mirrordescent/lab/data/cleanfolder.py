@@ -10,13 +10,13 @@ from pathlib import Path
 from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
-from mirrordescent.lab.data.cleaned import check_test_classes, written_folder
+from mirrordescent.lab.data.cleaned import Origin, check_test_classes, written_folder
 from mirrordescent.lab.data.imagefolder import TESTS, PreparedFolder, junk, training_folder, walk
 from mirrordescent.lab.data.thumbnails import png_of_file
 
 
 @dataclass(frozen=True)
-class FolderOrigin:
+class FolderOrigin(Origin):
     """The origin of a folder of images, all of them training samples except those in test/ or the like.
 
     own_test: whether the folder has such a test set inside.
@@ -25,14 +25,6 @@ class FolderOrigin:
     prepared: PreparedFolder
     path: Path
     own_test: bool
-
-    def cells(self, i: int) -> tuple[tuple[str, str], ...]:  # noqa: ARG002 (part of Origin)
-        """(): there are no columns."""
-        return ()
-
-    def fingerprint(self, i: int) -> str:  # noqa: ARG002 (part of Origin)
-        """Empty: only rows of a table have one."""
-        return ""
 
     def picture(self, i: int, side: int) -> bytes:
         """The file's image as a viewer shows it, as PNG."""

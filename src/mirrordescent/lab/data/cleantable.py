@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from mirrordescent.lab.data.base import DataError
-from mirrordescent.lab.data.cleaned import Stamp, label_givers
+from mirrordescent.lab.data.cleaned import Origin, Stamp, label_givers
 from mirrordescent.lab.data.labels import class_names, label_names, spellings
 from mirrordescent.lab.data.tables import PreparedTable
 from mirrordescent.lab.data.textfile import BOM, Records, read_records, span_of_cell
@@ -21,7 +21,7 @@ from mirrordescent.lab.names import first_line
 
 
 @dataclass(frozen=True)
-class TableOrigin:
+class TableOrigin(Origin):
     """The origin of a table: every row with a label is a training sample; the others go into a copy as they are."""
 
     prepared: PreparedTable
@@ -40,10 +40,6 @@ class TableOrigin:
         """A hash of all cells but the label; it begins with a letter, so that no spreadsheet takes it for a number."""
         cells = [cell for cell in self.cells(i) if cell[0] != self.prepared.label]
         return f"r{hashlib.blake2b(repr(cells).encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
-
-    def picture(self, i: int, side: int) -> bytes | None:  # noqa: ARG002 (part of Origin)
-        """None: a row is no image."""
-        return None
 
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
         """Write the copy in the format of the original."""
