@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
@@ -32,6 +32,8 @@ LONG = 1.8  # times the standard deviation that the middle half suggests; beyond
 FILLERS = 3  # cells at least that hold a number, for it to stand for a missing one
 ENOUGH = 50  # numbers at least, to judge their tails, or whether they are IDs
 FARTHEST = 1e6  # standard deviations; a test value may lie anywhere, but float32 must hold it
+
+Told = defaultdict[str, list[str]]  # what was done, and to which columns; each is one note
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,6 @@ class _Block:
     names: list[str]
     train: Tensor  # (n, k)
     test: Tensor  # (m, k)
-    note: tuple[str, str] = ("", "")  # what was done, and to which column; equal first parts make one note
 
 
 def features_of(
@@ -71,35 +72,30 @@ def features_of(
     without: columns that are not to become inputs, such as the label.
     """
     blocks: list[_Block] = []
-    told: dict[str, list[str]] = {}
+    told = Told(list)
     prose: dict[str, tuple[list[Cell], list[Cell]]] = {}
     for name, cells, how, kind in _read(train, without):
         if kind == "prose":
             prose[name] = cells, test.cells(name)
             continue
         if kind not in ("numbers", "text"):
-            told.setdefault(f"left out, {kind}", []).append(name)
+            told[f"left out, {kind}"].append(name)
             continue
         others = _plain(test.cells(name), how)  # read the same way as the training set
         if kind == "numbers":
-            told.setdefault("read as numbers", []).append(name)
+            told["read as numbers"].append(name)
             for what in () if how is None else how.told:
-                told.setdefault(what, []).append(name)
+                told[what].append(name)
             values, test_values = _numbers(name, train, cells, notes), _numbers(name, test, others, notes)
             if (filler := _filler(values)) is not None:
                 count = int((values == filler).sum() + (test_values == filler).sum())
-                told.setdefault("taken as missing, far from all other numbers", []).append(
-                    f"{filler:g} in {name} ({count:,})"
-                )
+                told["taken as missing, far from all other numbers"].append(f"{filler:g} in {name} ({count:,})")
                 values, test_values = (v.masked_fill(v == filler, math.nan) for v in (values, test_values))
             if _all_different(values):
-                told.setdefault("whole numbers, every one different; --without leaves out an ID", []).append(name)
+                told["whole numbers, every one different; --without leaves out an ID"].append(name)
             blocks.append(_number_block(name, values, test_values, told))
         else:
             blocks.append(_text_block(name, cells, others, told))
-        what, which = blocks[-1].note
-        if what:
-            told.setdefault(what, []).append(which)
     if prose:
         blocks += _prose_blocks(prose, told)
     notes += [f"{what}: {listed(names, most=10)}" for what, names in told.items()]
@@ -179,10 +175,10 @@ def _kind_of_numbers(numbers: list[float | None], rows: list[int]) -> str:
     return "whole numbers in even steps from row to row" if even and whole and len(rows) >= ENOUGH else "numbers"
 
 
-def _number_block(name: str, values: Tensor, test_values: Tensor, told: dict[str, list[str]]) -> _Block:
+def _number_block(name: str, values: Tensor, test_values: Tensor, told: Told) -> _Block:
     if (tails := _tails(values)) is not None:
         values, test_values = tails(values), tails(test_values)
-        told.setdefault("numbers with long tails on a logarithmic scale", []).append(name)
+        told["numbers with long tails on a logarithmic scale"].append(name)
     missing = values.isnan()
     median = float(values.nanmedian())
     x, test_x = standardised(*[v.nan_to_num(nan=median)[:, None] for v in (values, test_values)])
@@ -193,9 +189,9 @@ def _number_block(name: str, values: Tensor, test_values: Tensor, told: dict[str
         names.append(f"{name} missing")
         blocks.append(missing[:, None].float())
         test_blocks.append(test_values.isnan()[:, None].float())
-    gaps = int(missing.sum()) + int(test_values.isnan().sum())
-    note = ("missing numbers replaced by the median", f"{name} ({gaps:,})") if gaps else ("", "")
-    return _Block(names, torch.cat(blocks, dim=1), torch.cat(test_blocks, dim=1), note)
+    if gaps := int(missing.sum()) + int(test_values.isnan().sum()):
+        told["missing numbers replaced by the median"].append(f"{name} ({gaps:,})")
+    return _Block(names, torch.cat(blocks, dim=1), torch.cat(test_blocks, dim=1))
 
 
 def _numbers(name: str, part: Part, cells: list[Cell], notes: list[str]) -> Tensor:
@@ -258,13 +254,11 @@ def _tails(values: Tensor) -> Callable[[Tensor], Tensor] | None:
     return lambda values: ((values / scale - middle) / spread).asinh()
 
 
-def _text_block(name: str, train: list[Cell], test: list[Cell], told: dict[str, list[str]]) -> _Block:
+def _text_block(name: str, train: list[Cell], test: list[Cell], told: Told) -> _Block:
     parts = [_levels(cells, train) for cells in (train, test)]
     counts = Counter(parts[0])
     if merged := len({_level(cell) for cell in train}) - len(counts):
-        told.setdefault("levels that differ in case or spaces alone, taken as one", []).append(
-            f"{name} ({merged:,} merged)"
-        )
+        told["levels that differ in case or spaces alone, taken as one"].append(f"{name} ({merged:,} merged)")
     levels = sorted(counts, key=lambda level: (-counts[level], level))
     kept = sum(i < LEVELS or counts[level] >= MEMBERS for i, level in enumerate(levels[:MOST]))
     positions = {level: min(i, kept) for i, level in enumerate(levels)}  # at `kept`: the rare ones, together
@@ -275,12 +269,12 @@ def _text_block(name: str, train: list[Cell], test: list[Cell], told: dict[str, 
     others = sum(counts[level] for level in levels[kept:]) / len(train)
     rest = f", {kept:,} of them and others ({100 * others:.3g} % of the rows)" if len(levels) > kept else ""
     hint = ", nearly every row has a rare level; --without leaves out an ID" if others > NEARLY_ALL else ""
-    note = (f"text columns as one-hot{hint}", f"{name} ({len(levels):,} levels{rest})")
+    told[f"text columns as one-hot{hint}"].append(f"{name} ({len(levels):,} levels{rest})")
     one_hot = [(part[:, None] == columns).float() for part in (codes, test_codes)]
-    return _Block(names, one_hot[0], one_hot[1], note)
+    return _Block(names, one_hot[0], one_hot[1])
 
 
-def _prose_blocks(columns: dict[str, tuple[list[Cell], list[Cell]]], told: dict[str, list[str]]) -> list[_Block]:
+def _prose_blocks(columns: dict[str, tuple[list[Cell], list[Cell]]], told: Told) -> list[_Block]:
     """The inputs that all columns of prose become together, given the cells of each in both parts."""
     parts = [(_texts(cells), _texts(others)) for cells, others in columns.values()]
     x, test_x, sizes = summed_up([part[0] for part in parts], [part[1] for part in parts])
