@@ -54,16 +54,17 @@ def split_apart(labels: Tensor, inputs: Tensor, share: float, seed: int, name: s
     inputs: (n, ...), by which copies are recognised. Where they leave no choice, as there are hardly any other samples,
     it is `split`.
     """
-    kinds = copies_of(inputs)
-    parts = None if kinds is None else _split_kinds(labels, kinds, share, seed)
-    return split(labels, share, seed, name) if parts is None else parts
+    return _split_kinds(labels, inputs, share, seed) or split(labels, share, seed, name)
 
 
-def _split_kinds(labels: Tensor, kinds: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor] | None:
+def _split_kinds(labels: Tensor, inputs: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor] | None:
     """As `split`, but samples of one kind, which counts for the class of its first, go to the same side.
 
-    A kind of more than twice what is still to be set aside of its class stays in training. None if all have to.
+    A kind of more than twice what is still to be set aside of its class stays in training. None if all have to, or
+    `copies_of` finds no copies.
     """
+    if (kinds := copies_of(inputs)) is None:
+        return None
     of_kind, sizes = labels[first_of(kinds)], torch.bincount(kinds)
     members = [(of_kind == c).nonzero().flatten() for c in range(int(labels.max()) + 1)]
     counts = [int(sizes[those].sum()) for those in members]
@@ -178,10 +179,9 @@ def divided(
     aside then, and the last answer is empty.
     """
     if not whole:
-        kinds = copies_of(inputs())
-        apart = None if kinds is None else _split_kinds(labels, kinds, share, seed)
-        train, test = split(labels, share, seed, name) if apart is None else apart
-        told = "" if apart is None else ", with copies on the same side"
+        apart = _split_kinds(labels, inputs(), share, seed)
+        train, test = apart or split(labels, share, seed, name)
+        told = ", with copies on the same side" if apart else ""
         return train, test, f"split with seed {seed}{told}"
     everything = torch.arange(len(labels))
     test = split(labels, share, seed, name)[1] if (torch.bincount(labels) > 1).any() else everything
