@@ -9,9 +9,9 @@ from pathlib import Path
 from mirrordescent.lab.continual.learning import Learnt, read_courses
 from mirrordescent.lab.continual.table import Line, Setting, settings
 from mirrordescent.lab.records import DamagedError
-from mirrordescent.lab.report.page import Block, Code, Page, Picture, Section, Table, Text
+from mirrordescent.lab.report.page import Block, Code, Page, Section, Table, Text
 from mirrordescent.lab.report.table import NOTHING
-from mirrordescent.lab.report.writing import Pages, needs_matplotlib, saved
+from mirrordescent.lab.report.writing import Pages, needs_matplotlib, picture, saved
 
 NAME = "continual"
 PICTURES = f"pictures/{NAME}"
@@ -64,7 +64,6 @@ def _picture(number: int, setting: Setting) -> list[Block]:
     """The picture of each method's best line; nothing where no course is done."""
     with needs_matplotlib():
         from mirrordescent.lab.continual import pictures
-        from mirrordescent.lab.report.pictures import rendered
     best: dict[str, tuple[float, Line]] = {}
     for line in setting.lines:
         if line.mean is not None and (line.method not in best or line.mean.mean > best[line.method][0]):
@@ -72,11 +71,10 @@ def _picture(number: int, setting: Setting) -> list[Block]:
     lines = [line for _, line in best.values()]
     if not lines:
         return []
-    name = f"kept-{number}"
-    svg, png = rendered(lambda: pictures.kept(setting, lines), name)
     caption = ["Above: mean test accuracy over the tasks learnt so far. Below: on the first task alone."]
     if len(lines) < len(setting.lines):
         caption.append("Of each method, the setting with the best accuracy over all tasks.")
     if any(len(line.counted) > 1 for line in lines):
         caption.append("Bars: standard deviation over seeds.")
-    return [Picture(name, f"What is left of old tasks: {setting.title}", " ".join(caption), svg, png)]
+    label = f"What is left of old tasks: {setting.title}"
+    return [picture(f"kept-{number}", label, caption, lambda: pictures.kept(setting, lines))]

@@ -217,8 +217,8 @@ def _drawings(found: Sequence[Task]) -> list[tuple[str, list[Block]]]:
         blocks: list[Block] = []
         for place, task in enumerate(found[:DRAWN_TASKS], 1):
             ending = "" if len(found) == 1 else f"-{place}"
-            if picture := draw(pictures, task, ending, look):
-                blocks += [Heading(task.title)] * (len(found) > 1) + [picture]
+            if block := draw(pictures, task, ending, look):
+                blocks += [Heading(task.title)] * (len(found) > 1) + [block]
         if blocks and len(found) > DRAWN_TASKS:
             blocks.append(Text(f"Pictures are of the first {DRAWN_TASKS} of {len(found)} tasks."))
         sections.append((heading, blocks))
@@ -234,6 +234,14 @@ def needs_matplotlib() -> Iterator[None]:
         if error.name is None or error.name.split(".")[0] != "matplotlib":
             raise
         raise RunError("the report's pictures need matplotlib: pip install 'mirrordescent[lab]'") from None
+
+
+def picture(name: str, label: str, caption: Iterable[str], draw: Callable[[], Any]) -> Picture:
+    """The figure that `draw` makes, as a picture of a page; caption: its sentences."""
+    from mirrordescent.lab.report.pictures import rendered  # needs matplotlib, as what draws does
+
+    svg, png = rendered(draw, name)
+    return Picture(name, label, " ".join(caption), svg, png)
 
 
 def _against_lam(pictures: ModuleType, task: Task, ending: str, look: dict[str, Any]) -> Picture | None:
@@ -263,8 +271,7 @@ def _against_lam(pictures: ModuleType, task: Task, ending: str, look: dict[str, 
         caption.append("λ = ∞ has no place on the axis.")
     caption += _left_out(len({line.method for line in lines}) - len(kept), "method")
     label = f"Test and train {kind} against λ on {task.title}"
-    svg, png = pictures.rendered(lambda: pictures.against_lam(shown, look), f"lam{ending}")
-    return Picture(f"lam{ending}", label, " ".join(caption), svg, png)
+    return picture(f"lam{ending}", label, caption, lambda: pictures.against_lam(shown, look))
 
 
 def _curves(pictures: ModuleType, task: Task, ending: str, look: dict[str, Any]) -> Picture | None:
@@ -286,8 +293,7 @@ def _curves(pictures: ModuleType, task: Task, ending: str, look: dict[str, Any])
         caption.append(f"One curve per seed, at most {pictures.SEEDS}.")
     caption += _left_out(len({line.method for line in lines}) - len(shown), "method")
     label = f"Test and train {kind} over the epochs on {task.title}"
-    svg, png = pictures.rendered(lambda: pictures.curves(shown, look), f"curves{ending}")
-    return Picture(f"curves{ending}", label, " ".join(caption), svg, png)
+    return picture(f"curves{ending}", label, caption, lambda: pictures.curves(shown, look))
 
 
 def _z(pictures: ModuleType, task: Task, ending: str, look: dict[str, Any]) -> Picture | None:
@@ -305,8 +311,7 @@ def _z(pictures: ModuleType, task: Task, ending: str, look: dict[str, Any]) -> P
         caption.append("Each panel is the setting's first seed.")
     caption += _left_out(len(lines) - len(shown), "setting")
     label = f"Histograms of z, for right and wrong labels, on {task.title}"
-    svg, png = pictures.rendered(lambda: pictures.z_histograms(shown), f"z{ending}")
-    return Picture(f"z{ending}", label, " ".join(caption), svg, png)
+    return picture(f"z{ending}", label, caption, lambda: pictures.z_histograms(shown))
 
 
 def _weights(pictures: ModuleType, task: Task, ending: str, look: dict[str, Any]) -> Picture | None:
@@ -323,8 +328,7 @@ def _weights(pictures: ModuleType, task: Task, ending: str, look: dict[str, Any]
         caption.append("Each line is the setting's first seed.")
     caption += _left_out(len({line.method for line in lines}) - len(shown), "method")
     label = f"Histogram of the weights on {task.title}"
-    svg, png = pictures.rendered(lambda: pictures.weight_histograms(shown, look), f"weights{ending}")
-    return Picture(f"weights{ending}", label, " ".join(caption), svg, png)
+    return picture(f"weights{ending}", label, caption, lambda: pictures.weight_histograms(shown, look))
 
 
 def _left_out(count: int, what: str) -> list[str]:

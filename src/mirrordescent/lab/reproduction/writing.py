@@ -8,15 +8,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from mirrordescent.lab import paper
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.records import Record, RunError
-from mirrordescent.lab.report.page import Block, Code, Page, Picture, Section, Table, Text, as_markdown
+from mirrordescent.lab.report.page import Block, Code, Page, Section, Table, Text, as_markdown
 from mirrordescent.lab.report.table import NOTHING, or_nothing
 from mirrordescent.lab.report.words import plural, unfinished
-from mirrordescent.lab.report.writing import Pages, needs_matplotlib, saved
+from mirrordescent.lab.report.writing import Pages, needs_matplotlib, picture, saved
 from mirrordescent.lab.reproduction.comparison import (
     APART,
     Best,
@@ -194,21 +193,15 @@ def _within(row: Row) -> str:
 def _pictures(level: int, rows: Sequence[Row]) -> list[Block]:
     """The pictures for which there is something to draw."""
     with needs_matplotlib():
-        from mirrordescent.lab.report.pictures import rendered
         from mirrordescent.lab.reproduction import pictures
-
-    def picture(name: str, label: str, caption: Iterable[str], draw: Callable[[Sequence[Row]], Any]) -> Picture:
-        svg, png = rendered(lambda: draw(rows), name)
-        return Picture(name, f"{label}, {level} % of the labels redrawn", " ".join(caption), svg, png)
-
     found: list[Block] = []
     if pictures.panels_of(rows):
-        caption = _lam_caption(rows)
-        found.append(picture(f"lam-{level}", "Test and train accuracy against λ", caption, pictures.against_lam))
+        label = f"Test and train accuracy against λ, {level} % of the labels redrawn"
+        found.append(picture(f"lam-{level}", label, _lam_caption(rows), lambda: pictures.against_lam(rows)))
     auroc = any(pictures.has_auroc(row) for row in rows)
     what = "Test accuracy and AUROC of z" if auroc else "Test accuracy"
-    caption = _curves_caption(rows, auroc=auroc)
-    return [*found, picture(f"curves-{level}", f"{what} over the epochs", caption, pictures.curves)]
+    label, caption = f"{what} over the epochs, {level} % of the labels redrawn", _curves_caption(rows, auroc=auroc)
+    return [*found, picture(f"curves-{level}", label, caption, lambda: pictures.curves(rows))]
 
 
 def _lam_caption(rows: Sequence[Row]) -> Iterable[str]:
