@@ -11,6 +11,7 @@ from mirrordescent.lab.data.datasets import check_apart
 from mirrordescent.lab.display import show
 from mirrordescent.lab.loop import Keeping
 from mirrordescent.lab.place import Place
+from mirrordescent.lab.report.words import plural
 from mirrordescent.lab.runs import Run, settled
 from mirrordescent.lab.watching import Watching, console, say
 
@@ -33,7 +34,7 @@ def train(run: Run, keeping: Kept, place: Where, json: bool = False) -> int:
         record = lab.train(run, keeping, place, data=data, watch=watch)
     show([record], json=json)
     before = "" if watch.tasks else " already, nothing was trained now"
-    what = f"{record.status}{before}, {record.epochs} epoch{'s' * (record.epochs != 1)}"
+    what = f"{record.status}{before}, {record.epochs} {plural('epoch', record.epochs)}"
     say(f"{record.folder}: {'diverged; try a smaller --lr' if record.reason == 'diverged' else what}")
     return 1 if record.reason == "diverged" else 0
 

@@ -21,7 +21,7 @@ from mirrordescent.lab.data.arrays import channel_statistics
 from mirrordescent.lab.data.base import Data, DataError, for_pictures
 from mirrordescent.lab.data.labels import class_numbers
 from mirrordescent.lab.data.split import divided, same_inputs, told_of_parts
-from mirrordescent.lab.names import listed
+from mirrordescent.lab.names import first_line, listed
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -281,7 +281,7 @@ def _damage(file: Path, broken: dict[Path, str]) -> Iterator[None]:
         except (Image.DecompressionBombError, MemoryError):
             broken[file] = f"more than {MOST_PIXELS:,} pixels"
         except Exception as error:  # decoders raise SyntaxError, struct.error, KeyError and others on damaged files
-            broken[file] = str(error).splitlines()[0] if str(error) else type(error).__name__
+            broken[file] = first_line(error)
 
 
 def _refuse_bomb(image: Image.Image) -> None:

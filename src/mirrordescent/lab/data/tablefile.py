@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mirrordescent.lab.data.base import DataError
 from mirrordescent.lab.data.textfile import read_records
-from mirrordescent.lab.names import listed
+from mirrordescent.lab.names import first_line, listed
 
 Cell = str | bool | int | float | None  # None: no value
 
@@ -92,8 +92,7 @@ def _read_parquet(path: Path) -> Table:
         _refuse_duplicates(path, names)
         content = file.read()
     except pyarrow.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path} cannot be read as Parquet: {reason}; write it anew") from None
+        raise DataError(f"{path} cannot be read as Parquet: {first_line(error)}; write it anew") from None
     columns: dict[str, list[Cell]] = {}
     unnamed = []
     for name, column in zip(names, content.columns, strict=True):

@@ -38,6 +38,7 @@ from mirrordescent.lab.report.table import (
     columns,
     distinct,
     ranged,
+    table,
     tasks,
     why_ended,
 )
@@ -86,8 +87,7 @@ def write_report(root: Path, out: Path | None = None, skip: Callable[[DamagedErr
     page = page_of(records, f"rmd report {shlex.quote(str(root))}{where}")
     out = root / "report" if out is None else out
     made = saved(page, out / "report", PICTURES)
-    lines = tuple(line for task in tasks(records) for line in task.lines)
-    return Report(made.html, made.markdown, made.pictures, lines, records)
+    return Report(made.html, made.markdown, made.pictures, tuple(table(records)), records)
 
 
 def saved(page: Page, path: Path, pictures: str) -> Pages:
