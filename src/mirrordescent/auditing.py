@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -54,9 +54,9 @@ class Audit:
     probabilities: Tensor | None = None
     margins: Tensor | None = None
     z: Tensor | None = None
-    class_names: tuple[str, ...] = field(default=())
-    names: tuple[str, ...] = field(default=())
-    unlearnt: tuple[int, ...] = field(default=())
+    class_names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    unlearnt: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.given)
@@ -172,11 +172,7 @@ class Audit:
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the table as CSV, in UTF-8."""
         with open(path, "w", encoding="utf-8", newline="") as file:
-            self.write_csv(file)
-
-    def write_csv(self, file: TextIO) -> None:
-        """Write the table as CSV into an open file."""
-        write_columns(self.columns(), file)
+            write_columns(self.columns(), file)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the table as Parquet; needs pyarrow."""
@@ -226,14 +222,13 @@ def audit(
     if isinstance(source, (RMD, Trace)):
         if labels is None:
             raise ValueError("labels are missing: the classes that the samples were trained on, one per sample")
-        if isinstance(source, Trace) and trace is not None:
-            raise ValueError("the source is a trace already; leave the other one out")
         if isinstance(source, RMD):
             _look_at_optimizer(source, alone=trace is None)
-        z = source.aux.values if isinstance(source, RMD) else None
-        trace = source if isinstance(source, Trace) else trace
-        signed = isinstance(source, RMD) and source.param_groups[0].get("signed", False)
-        return audited(z, trace, _as_tensor(labels), class_names, signed=signed)
+            signed = source.param_groups[0]["signed"]
+            return audited(source.aux.values, trace, _as_tensor(labels), class_names, signed=signed)
+        if trace is not None:
+            raise ValueError("the source is a trace already; leave the other one out")
+        return audited(None, source, _as_tensor(labels), class_names)
     from mirrordescent.lab.records import Record
     from mirrordescent.lab.runs import Run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -41,7 +41,7 @@ class Data:
     model: str = "mlp"
     augment: str = "none"
     black_around: bool = False
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     rows: Tensor | None = None
     there: int = 0
 
