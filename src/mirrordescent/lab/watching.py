@@ -15,6 +15,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -70,16 +71,8 @@ class Watching:
     def __init__(self, console: Console, total: int, name: str | None = None, settings: Iterable[str] = ()) -> None:
         self.console, self.total, self.ended, self.said = console, total, 0, time.monotonic()
         self.name, self.settings = name, tuple(settings)
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[standing]}", style="dim"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        last = TextColumn("{task.fields[standing]}", style="dim")
+        self.bars = _bars(console, MofNCompleteColumn(), TimeRemainingColumn(), last)
         self.tasks: dict[str, TaskID] = {}
         self.begun: dict[Path, tuple[float, float]] = {}  # of each run: when it was first heard of, and its epoch then
         self.all = self.bars.add_task("runs", total=total, standing="") if total > 1 else None
@@ -171,19 +164,16 @@ class Watching:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def _bars(console: Console, *columns: ProgressColumn) -> Progress:
+    """Bars with these columns behind them; nothing is drawn where there is no terminal, nor left when they end."""
+    first = TextColumn("{task.description}"), BarColumn(bar_width=24)
+    return Progress(*first, *columns, console=console, transient=True, disable=not console.is_terminal)
+
+
 @contextmanager
 def counting(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar for things that are counted; what it yields is called with how many are done and how many there are."""
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with bars:
+    with _bars(console, MofNCompleteColumn(), TimeRemainingColumn()) as bars:
         bar = bars.add_task(what, total=None)
         yield lambda done, total: bars.update(bar, completed=done, total=total)
 
@@ -191,16 +181,7 @@ def counting(console: Console, what: str) -> Iterator[Callable[[int, int], None]
 @contextmanager
 def transfers(console: Console) -> Iterator[Callable[[official.Progress], None]]:
     """Bars for bytes, one per file that is downloaded, written or checked; lines for everything else."""
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    bars = _bars(console, DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
     tasks: dict[tuple[str, str], TaskID] = {}
 
     def watch(event: official.Progress) -> None:
