@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.lab.data.base import DataError
-from mirrordescent.lab.data.labels import MISSING, MISSING_LABELS, respelt, spellings
+from mirrordescent.lab.data.labels import MISSING, is_missing, respelt, spellings
 from mirrordescent.lab.data.numbers import NEARLY_ALL, Reading, reading
 from mirrordescent.lab.data.prose import is_prose, numbered, summed_up
 from mirrordescent.lab.data.tablefile import Cell, Table
@@ -289,11 +289,6 @@ def _prose_blocks(columns: dict[str, tuple[list[Cell], list[Cell]]], told: Told)
 
 def _texts(cells: list[Cell]) -> list[str]:
     return ["" if is_missing(cell) else str(cell) for cell in cells]
-
-
-def is_missing(cell: Cell) -> bool:
-    """Whether a cell of text says nothing."""
-    return cell is None or str(cell).strip().lower() in MISSING_LABELS
 
 
 def _level(cell: Cell) -> str:

@@ -18,9 +18,9 @@ MISSING_LABELS = MISSING - {"none"}
 RARELY = 4  # times as frequent the usual spelling must be, for another to count as a variant of it
 
 
-def missing_labels(values: Sequence[object]) -> list[int]:
-    """The positions without a label."""
-    return [i for i, value in enumerate(values) if _text(value).lower() in MISSING_LABELS]
+def is_missing(value: object) -> bool:
+    """Whether a label, or a cell of text, says nothing."""
+    return _text(value).lower() in MISSING_LABELS
 
 
 def label_names(values: Sequence[object], place: Callable[[int], str]) -> list[str]:
@@ -30,7 +30,7 @@ def label_names(values: Sequence[object], place: Callable[[int], str]) -> list[s
     unless there is text among the labels and at most half of them are fractions.
     """
     texts = [_text(value) for value in values]
-    missing = missing_labels(texts)
+    missing = [i for i, text in enumerate(texts) if is_missing(text)]
     gone = set(missing)
     numbers = [None if i in gone else _number(text) for i, text in enumerate(texts)]
     fractions = [i for i, number in enumerate(numbers) if isinstance(number, float)]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from mirrordescent.lab.data.base import Data, DataError
-from mirrordescent.lab.data.columns import Part, as_number, features_of, is_missing, raw_values
-from mirrordescent.lab.data.labels import class_names, class_numbers, label_names, missing_labels, respelt, spellings
+from mirrordescent.lab.data.columns import Part, as_number, features_of, raw_values
+from mirrordescent.lab.data.labels import class_names, class_numbers, is_missing, label_names, respelt, spellings
 from mirrordescent.lab.data.split import divided, same_inputs, told_of_parts
 from mirrordescent.lab.data.tablefile import Table, read_table
 from mirrordescent.lab.names import listed, nearest
@@ -188,8 +188,8 @@ def _same_numbers(table: Table, label: str, rows: Sequence[int], names: Sequence
 
 def _labelled(table: Table, label: str) -> list[int]:
     """The rows that have a label; all rows if most have none, so that `label_names` reports it as an error."""
-    gone = set(missing_labels(table.columns[label]))
-    return [row for row in range(len(table)) if len(gone) > len(table) / 2 or row not in gone]
+    rows = [row for row, cell in enumerate(table.columns[label]) if not is_missing(cell)]
+    return rows if len(rows) >= len(table) / 2 else list(range(len(table)))
 
 
 def _unlabelled(table: Table, label: str, labelled: Sequence[int]) -> Iterator[str]:
