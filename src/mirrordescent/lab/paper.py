@@ -7,6 +7,7 @@ near zero, with augmentation drawn anew at every visit, batches of 128, a consta
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -61,9 +62,9 @@ def our_rmd(corruption: int, lam: float, seed: int = 0) -> Run:
     return lasting(Run.from_dict({**_common(corruption, seed), **settings}), epochs_for(lam))
 
 
-def paper_sgd(corruption: int, seed: int = 0) -> Run:
+def paper_sgd(corruption: int) -> Run:
     """SGD until it interpolates."""
-    return Run.from_dict({**_common(corruption, seed), "algorithm": "sgd", "epochs": 300})
+    return Run.from_dict({**_common(corruption), "algorithm": "sgd", "epochs": 300})
 
 
 def paper_decay(corruption: int, lam: float) -> Run:
@@ -74,7 +75,7 @@ def paper_decay(corruption: int, lam: float) -> Run:
     with 40 % redrawn would need more, as its decay works against the first steps away from a start near zero.
     """
     settings = {"algorithm": "weight-decay", "lam": lam, "lr": 0.01, "patience": 50}
-    run = Run.from_dict({**_common(corruption, seed=0), **settings})
+    run = Run.from_dict({**_common(corruption), **settings})
     memory = lam * run.batch_size / run.lr
     return lasting(run, min(300, 10 * math.ceil(6 * memory / 10)))
 
@@ -97,23 +98,13 @@ def table_runs(corruption: int) -> list[Run]:
     >>> [run.title for run in table_runs(40)[:3]]
     ['RMD sample, λ = 2', 'RMD batch 2 * l2, λ = 1.2', 'SGD']
     """
-    headline = [our_rmd(corruption, SAMPLE_LAMS[0]), paper_rmd(corruption, BATCH_LAMS[0]), paper_sgd(corruption)]
-    first = [paper_rmd(corruption, lam) for lam in BATCH_LAMS[1:3]] + [
-        our_rmd(corruption, lam) for lam in SAMPLE_LAMS[1:4]
-    ]
-    again = [
-        make
-        for seed in SEEDS[1:]
-        for make in (
-            our_rmd(corruption, SAMPLE_LAMS[0], seed),
-            paper_rmd(corruption, BATCH_LAMS[0], seed),
-            paper_sgd(corruption, seed),
-        )
-    ]
-    rest = [paper_rmd(corruption, lam) for lam in BATCH_LAMS[3:]] + [
-        our_rmd(corruption, lam) for lam in SAMPLE_LAMS[4:]
-    ]
-    return headline + first + again + rest + [paper_decay(corruption, lam) for lam in DECAY_LAMS[corruption]]
+    sample = [our_rmd(corruption, lam) for lam in SAMPLE_LAMS]
+    batch = [paper_rmd(corruption, lam) for lam in BATCH_LAMS]
+    headline, *again = (
+        [dataclasses.replace(run, seed=seed) for run in (sample[0], batch[0], paper_sgd(corruption))] for seed in SEEDS
+    )
+    decay = [paper_decay(corruption, lam) for lam in DECAY_LAMS[corruption]]
+    return [*headline, *batch[1:3], *sample[1:4], *itertools.chain(*again), *batch[3:], *sample[4:], *decay]
 
 
 def all_runs(levels: Sequence[int] = TABLES) -> list[Run]:
@@ -122,7 +113,7 @@ def all_runs(levels: Sequence[int] = TABLES) -> list[Run]:
     return [run for k in range(max(map(len, by_table))) for runs in by_table for run in runs[k : k + 1]]
 
 
-def _common(corruption: int, seed: int) -> dict[str, Any]:
+def _common(corruption: int, seed: int = 0) -> dict[str, Any]:
     return {
         "data": "cifar10",
         "corruption": corruption / 100,
