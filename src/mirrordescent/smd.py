@@ -13,13 +13,13 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from mirrordescent import fused as kernels
-from mirrordescent.base import Potential, Scaled, Sum
+from mirrordescent.base import Potential
 from mirrordescent.caller import warn
 from mirrordescent.inputs import number
 from mirrordescent.paths import Work, apply, elementwise
-from mirrordescent.potentials import L1, L2, LInf, QNorm
 from mirrordescent.sharded import is_sharded
 from mirrordescent.sizes import HIGHEST, FarOffWarning, far_off
+from mirrordescent.specs import is_named
 from mirrordescent.specs import potential as as_potential
 
 # settings of torch's optimizers that do nothing here, and what there is instead
@@ -85,7 +85,7 @@ class SMD(Optimizer):
             return potential
         psi = as_potential(potential)
         key = psi.spec
-        if psi.live or not _is_named(psi):
+        if not is_named(psi):
             mine = (key for key, known in self._potentials.items() if known is psi)
             key = next(mine, f"{psi.spec}#{len(self._potentials)}")
         self._potentials[key] = psi
@@ -329,19 +329,3 @@ def _check_numbers(lr: float | Tensor, momentum: float) -> tuple[float | Tensor,
     if not 0 <= momentum < float("inf"):
         raise ValueError(f"momentum must be a finite number >= 0, got {momentum}")
     return (lr if isinstance(lr, Tensor) else float(lr)), momentum
-
-
-def _is_named(psi: Potential) -> bool:
-    """Whether the spec alone restores the potential from a checkpoint (not so for a user's own class)."""
-    try:
-        return _same_classes(as_potential(psi.spec), psi)
-    except ValueError:
-        return False
-
-
-def _same_classes(one: Potential, other: Potential) -> bool:
-    if isinstance(one, Scaled) and isinstance(other, Scaled):
-        return _same_classes(one.base, other.base)
-    if isinstance(one, Sum) and isinstance(other, Sum):
-        return all(_same_classes(a, b) for a, b in zip(one.parts, other.parts, strict=True))
-    return type(one) is type(other) or {type(one), type(other)} <= {QNorm, L1, L2, LInf}

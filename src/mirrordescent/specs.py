@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from mirrordescent.base import Potential, Sum
+from mirrordescent.base import Potential, Scaled, Sum
 from mirrordescent.potentials import (
     L1,
     L2,
@@ -30,6 +30,7 @@ _NAMES: dict[str, tuple[Callable[[], Potential] | None, Callable[[float], Potent
     "quadratic": (None, Quadratic),
     "squarednorm": (None, SquaredNorm),
 }
+_CLASSES = {make for makes in _NAMES.values() for make in makes}
 _KNOWN = "'l2', 'l1', 'linf', 'q=3' (any number > 1), 'entropy', 'hypentropy', 'quadratic=0.5', 'squarednorm=1.5'"
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _TERM = re.compile(rf"\s*(?:({_NUMBER})\s*\*\s*)?(?:\(([^()]*)\)|([a-z][a-z0-9]*)\s*(?:=\s*({_NUMBER}))?)\s*")
@@ -91,3 +92,10 @@ def potential(spec: str | Potential) -> Potential:
     if not isinstance(spec, str):
         raise TypeError(f"potential must be a string or a md.Potential, got {type(spec).__name__}. Known: {_KNOWN}")
     return _parse(spec.strip().lower())
+
+
+def is_named(psi: Potential) -> bool:
+    """Whether the spec alone restores the potential from a checkpoint (not so for a user's own class)."""
+    if isinstance(psi, Sum):
+        return all(map(is_named, psi.parts))
+    return is_named(psi.base) if isinstance(psi, Scaled) else not psi.live and type(psi) in _CLASSES
