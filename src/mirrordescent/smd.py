@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from mirrordescent import fused as kernels
 from mirrordescent.base import Potential
 from mirrordescent.caller import warn
+from mirrordescent.fused import supports as has_kernel
 from mirrordescent.inputs import number
 from mirrordescent.paths import Work, apply, elementwise
 from mirrordescent.sharded import is_sharded
@@ -125,7 +125,7 @@ class SMD(Optimizer):
                 raise TypeError(
                     f"{self._name(group, k)} is {kind}; mirror descent takes dense real or complex parameters"
                 )
-            if group["fused"] and _has_values(w) and not kernels.supports(psi, w):
+            if group["fused"] and _has_values(w) and not has_kernel(psi, w):
                 raise ValueError(
                     f"fused=True has no kernel for potential {psi.spec!r} on {w.device.type} ({w.dtype}); "
                     "leave fused=None"
