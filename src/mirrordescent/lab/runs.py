@@ -174,7 +174,8 @@ def parsed(name: str, value: Any, kind: Any) -> Any:
     """A setting's value from JSON or from text. Raises ValueError, naming the setting, where it does not fit."""
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise _not_one_of(name, value, get_args(kind))
+            hint = nearest(value, get_args(kind)) if isinstance(value, str) else ""
+            raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}{hint}")
         return value
     options = get_args(kind) or (kind,)
     if type(None) in options and value in (None, "None"):
@@ -213,11 +214,6 @@ def settled(run: Run, data: Data) -> Run:
     suited = "none" if model in SMALL else data.augment  # crops are too much for a small network
     augment = suited if run.augment == "auto" else run.augment
     return Run.from_dict({**run.to_dict(), "model": model, "augment": augment})
-
-
-def _not_one_of(name: str, value: object, choices: tuple[str, ...]) -> ValueError:
-    hint = nearest(value, choices) if isinstance(value, str) else ""
-    return ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}")
 
 
 def _check_numbers(run: Run) -> None:

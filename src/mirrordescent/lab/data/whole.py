@@ -52,15 +52,15 @@ class Whole:
         """A table's row i as (column, text) pairs, as in the file; () for other data."""
         return self.origin.cells(range(len(self.names))[i])
 
-    def picture(self, i: int, side: int | None = None) -> bytes | None:
+    def picture(self, i: int, side: int = SIDE) -> bytes | None:
         """A PNG of image i, scaled down to at most `side` (128) pixels on its longer side; None for other data.
 
         For a folder of images it shows the original file, for other images what training sees. Raises DataError for a
         file that can no longer be read.
         """
-        if side is not None and side < 1:
+        if side < 1:
             raise ValueError(f"side must be ≥ 1, got {side}")
-        return self.origin.picture(range(len(self.names))[i], SIDE if side is None else side)
+        return self.origin.picture(range(len(self.names))[i], side)
 
     @cached_property
     def fingerprints(self) -> tuple[str, ...]:
