@@ -303,14 +303,23 @@ def test_a_run_for_which_there_is_no_memory_beside_others_waits(
     assert {record.id: record.rows for record in records} == alone(tmp_path)
 
 
-def test_a_run_that_waits_for_memory_is_told_and_is_not_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        "CUDA error: operation failed due to a previous error during capture",
+        "GET was unable to find an engine to execute this computation",
+    ],
+)
+def test_a_run_that_waits_for_memory_is_told_and_is_not_over(
+    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A person who follows it hears of the others in the meantime, and in its record it is cut off."""
     first = dataclasses.replace(RUNS[2], seed=7)
 
     class Full(Job):
         def step(self) -> None:
             if self.run == first and self.next == 2:
-                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+                raise RuntimeError(error)
             super().step()
 
     heard: list[tuple[int, str]] = []

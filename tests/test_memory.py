@@ -87,6 +87,8 @@ def test_an_older_library_takes_less(monkeypatch: pytest.MonkeyPatch) -> None:
         RuntimeError("CUDA error: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
     ],
     ids=str,
 )
@@ -96,3 +98,25 @@ def test_that_there_is_no_memory_is_known_in_every_form(error: Exception) -> Non
     instead.__context__ = error
     assert memory.ran_out(instead)
     assert not memory.ran_out(RuntimeError("CUDA error: invalid argument"))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "FIND was unable to find an engine to execute this computation",
+        "GET was unable to find an engine to execute this computation",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+        "CUDA error: operation failed due to a previous error during capture",
+    ],
+)
+def test_what_may_have_another_cause_is_a_reason_to_try_again_and_no_more(told: str) -> None:
+    error = RuntimeError(told)
+    assert memory.may_have_run_out(error)
+    assert not memory.ran_out(error)  # of which a command tells as a lack of memory
+    instead = RuntimeError("the step ended")
+    instead.__context__ = error
+    assert memory.may_have_run_out(instead)
+    assert not memory.may_have_run_out(RuntimeError("CUDA error: invalid argument"))
+    assert not memory.may_have_run_out(ValueError(told))
+    assert memory.may_have_run_out(MemoryError())

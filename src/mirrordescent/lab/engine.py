@@ -20,7 +20,7 @@ from mirrordescent.lab.captured import Captured
 from mirrordescent.lab.data import Data
 from mirrordescent.lab.job import Job
 from mirrordescent.lab.loop import Keeping, Listener, Loop, Progress, Watch
-from mirrordescent.lab.memory import ran_out
+from mirrordescent.lab.memory import may_have_run_out
 from mirrordescent.lab.names import first_line
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import BusyError, Record, RunError, held, read
@@ -29,7 +29,6 @@ from mirrordescent.lab.sweep import Finished, Work, deadline, results, sorted_ou
 from mirrordescent.lab.train import earlier, signals, train
 
 AT_ONCE = 8  # more runs only share what the GPU can compute
-IN_CAPTURE = "previous error during capture"  # of CUDA, when something failed there: mostly, memory could not be had
 SPARE = 0.1  # share of the GPU's memory that is left for evaluations and libraries
 
 
@@ -271,7 +270,7 @@ class _Side:
         beside: 1 if the run is among the active ones itself.
         """
         others = len(self.active) - beside
-        if not others or not (ran_out(error) or IN_CAPTURE in str(error)):
+        if not others or not may_have_run_out(error):
             return False
         self.most = others
         self.waiting.append(work)
