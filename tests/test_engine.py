@@ -338,6 +338,30 @@ def test_a_run_that_waits_for_memory_is_told_and_is_not_over(
     assert read(tmp_path / first.id).status == "interrupted"
 
 
+@pytest.mark.parametrize("where", ["start", "evaluation"])
+def test_data_of_runs_that_wait_for_memory_take_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Only those that an active run has stay on the device: beside others there may be no memory for it either."""
+    sets = [things(n) for n in (64, 48, 32)]
+    beside: list[list[bool]] = []
+
+    class Observed(OutOfMemory):
+        def step(self) -> None:
+            super().step()
+            if len(OutOfMemory.alive) == 1 and self.run.epochs == 4:  # the only one that goes on, and the longest
+                beside.append([bool(data._places) for data in sets])
+
+    monkeypatch.setattr(OutOfMemory, "where", where)
+    monkeypatch.setattr(OutOfMemory, "most", 1)
+    monkeypatch.setattr(module, "Job", Observed)
+    works = [Work(run, data, tmp_path) for run, data in zip([RUNS[2], RUNS[0], RUNS[3]], sets, strict=True)]
+    ended = side_by_side(works, Keeping(checkpoint_seconds=0), CPU, at_once=3)
+    assert [end.status for end in ended] == ["done"] * 3
+    assert beside
+    assert all(places == [True, False, False] for places in beside)
+
+
 def test_a_run_for_which_there_is_never_memory_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OutOfMemory, "most", 0)
     monkeypatch.setattr(module, "Job", OutOfMemory)

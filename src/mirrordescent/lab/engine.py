@@ -216,7 +216,9 @@ class _Side:
                 if folder not in self.told:
                     self.told.add(folder)
                     self.hear(Progress.waits(run, folder))
-            elif not self._later(work, error):
+            elif self._later(work, error):
+                self._make_room()
+            else:
                 self._end_with(Finished(run, "failed", first_line(error)))
                 self._take_off(work.data)
             return
@@ -257,6 +259,7 @@ class _Side:
                 loop.put_off(error)
                 self.put_off.add(loop.record.folder)
                 self._leave(loop)
+                self._make_room()
                 self.hear(Finished.of(loop.record))
             else:
                 loop.fail(error)
@@ -286,9 +289,15 @@ class _Side:
         self.folders.pop(loop).close()
         self._take_off(loop.job.data)
 
+    def _make_room(self) -> None:
+        """Take the data off the GPU that only runs need which wait: memory ran out, and those that train need it."""
+        for work in self.waiting:
+            self._take_off(work.data)
+
     def _take_off(self, data: Data) -> None:
-        """Take data off the GPU, unless a run that is active or waits needs them."""
-        if all(other.job.data is not data for other in self.active) and all(w.data is not data for w in self.waiting):
+        """Take data off the GPU, unless an active run needs them, or one that waits and memory has not run out yet."""
+        waits = self.most == math.inf and any(work.data is data for work in self.waiting)
+        if not waits and all(loop.job.data is not data for loop in self.active):
             data.leave(self.place.resolved)
 
     def _end_with(self, end: Finished) -> None:
