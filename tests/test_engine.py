@@ -178,6 +178,40 @@ def test_a_run_that_fails_says_so_and_the_others_go_on(
     assert len(again) == len(RUNS)
 
 
+@pytest.mark.parametrize("told", ["it is full", "CUDA out of memory"])  # it fails, it is put off
+def test_what_a_run_has_launched_is_done_before_its_memory_is_anothers(
+    told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where it is in vain: after some errors of CUDA every call fails."""
+    happened: list[str] = []
+
+    class Launched(Job):
+        broken = False
+
+        def step(self) -> None:
+            if self.run == RUNS[1] and self.next == 2:
+                self.broken = True
+                happened.append("breaks")
+                raise RuntimeError(told)
+            super().step()
+
+        def wait(self) -> None:
+            if self.broken:
+                happened.append("waits")
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def leave(data: Data, _: torch.device) -> None:
+        if len(data) == 48:
+            happened.append("leaves")
+
+    monkeypatch.setattr(module, "Job", Launched)
+    monkeypatch.setattr(Data, "leave", leave)
+    works = [Work(run, data, tmp_path) for run, data in zip(RUNS[:2], (things(), things(48)), strict=True)]
+    side_by_side(works, Keeping(checkpoint_seconds=1e6), CPU, at_once=2)
+    assert happened[:3] == ["breaks", "waits", "leaves"]
+    assert read(tmp_path / RUNS[1].id).reason == told
+
+
 def test_a_person_hears_of_one_run_at_a_time(tmp_path: Path) -> None:
     works = [Work(RUNS[0], things(n), tmp_path / str(n)) for n in (32, 64)]
     heard: list[Progress] = []

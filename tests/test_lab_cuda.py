@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from mirrordescent.lab import captured as captures
 from mirrordescent.lab import engine as engines
 from mirrordescent.lab import stem as stems
 from mirrordescent.lab.audit.auditing import Asked, audit_data
@@ -219,6 +220,38 @@ def test_a_captured_step_is_the_plain_one_bit_for_bit(run: Run) -> None:
     assert plain.keys() == graph.keys()
     for name, tensor in plain.items():
         assert torch.equal(tensor, graph[name]), name
+
+
+@STANDIN
+@pytest.mark.parametrize("sticky", [False, True])
+def test_a_capture_that_fails_waits_for_its_steps_and_says_why(sticky: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are on another stream than what puts the job's tensors back; after a sticky error every call fails."""
+    happened: list[str] = []
+
+    class Broken(Job):
+        def descend(self, *tables: torch.Tensor) -> None:
+            happened.append("step")
+            if len(happened) == 3:
+                raise RuntimeError("it is full")
+            super().descend(*tables)
+
+    def wait(_: torch.device) -> None:
+        happened.append("wait")
+        if sticky:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def state(job: Job) -> Any:
+        happened.append("state")
+        return tensors_of(job)
+
+    job = Broken(small(RUNS[3]), pictures(), Place("cuda"))
+    before = everything(job)
+    monkeypatch.setattr(captures, "_tensors", state)
+    monkeypatch.setattr(torch.cuda, "synchronize", wait)
+    with pytest.raises(RuntimeError, match="it is full"):
+        Captured(job)
+    assert happened == ["state", "step", "step", "wait", *(["state"] if not sticky else [])]
+    assert sticky or all(torch.equal(tensor, before[name]) for name, tensor in everything(job).items())
 
 
 @pytest.mark.filterwarnings("ignore:TensorFloat32")

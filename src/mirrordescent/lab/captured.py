@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -49,7 +49,6 @@ class Captured:
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, stream=self.stream):
                 self._step()
-            torch.cuda.synchronize(job.device)
 
     def begin(self, epoch: int, first: int = 0) -> None:
         """Draw the epoch's visits; the next step will be its step `first`."""
@@ -80,16 +79,24 @@ class Captured:
 
 @contextmanager
 def kept(job: Job) -> Iterator[None]:
-    """Undo, in place, whatever the block does to a job's tensors."""
+    """Undo, in place, whatever the block does to a job's tensors, when all that it has launched is done."""
     before = {name: tensor.clone() for name, tensor in _tensors(job)}
     try:
         yield
-    finally:
-        for name, tensor in _tensors(job):
-            if name in before:
-                tensor.copy_(before[name])
-            else:  # a momentum buffer that the block has created, and that starts at 0
-                tensor.zero_()
+    except BaseException:
+        with suppress(RuntimeError):  # of CUDA, after some of whose errors every call fails; the first one says why
+            _restore(job, before)
+        raise
+    _restore(job, before)
+
+
+def _restore(job: Job, before: dict[str, Tensor]) -> None:
+    torch.cuda.synchronize(job.device)  # the block's stream is another one
+    for name, tensor in _tensors(job):
+        if name in before:
+            tensor.copy_(before[name])
+        else:  # a momentum buffer that the block has created, and that starts at 0
+            tensor.zero_()
 
 
 def _tensors(job: Job) -> Iterator[tuple[str, Tensor]]:

@@ -169,6 +169,8 @@ class Loop:
         self._leave("interrupted", first_line(error))
 
     def _leave(self, status: str, reason: str) -> None:
+        with contextlib.suppress(Exception):  # of CUDA, after some of whose errors every call fails
+            self.stepper.wait()  # what is launched writes to memory that will be another's as soon as the run is gone
         self.record.status, self.record.reason = status, reason
         with contextlib.suppress(OSError):  # a full disk may be what went wrong
             self.record.write()
