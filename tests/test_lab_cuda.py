@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from mirrordescent.lab import engine as engines
 from mirrordescent.lab import stem as stems
 from mirrordescent.lab.audit.auditing import Asked, audit_data
 from mirrordescent.lab.bench import Bench, measured
-from mirrordescent.lab.captured import Captured
+from mirrordescent.lab.captured import WARM_UP, Captured
 from mirrordescent.lab.captured import _tensors as tensors_of
 from mirrordescent.lab.continual import Course, Lessons, learn
 from mirrordescent.lab.continual.learning import Later
@@ -252,6 +253,38 @@ def test_a_capture_that_fails_waits_for_its_steps_and_says_why(sticky: bool, mon
         Captured(job)
     assert happened == ["state", "step", "step", "wait", *(["state"] if not sticky else [])]
     assert sticky or all(torch.equal(tensor, before[name]) for name, tensor in everything(job).items())
+
+
+@STANDIN
+def test_the_record_of_a_run_whose_capture_broke_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA itself says at the capture's end that there was an error before."""
+
+    class Full(Job):
+        steps_taken = 0
+
+        def descend(self, *tables: torch.Tensor) -> None:
+            self.steps_taken += 1
+            if self.steps_taken > WARM_UP:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            super().descend(*tables)
+
+    @contextlib.contextmanager
+    def broken(graph: Any, **settings: Any) -> Iterator[None]:
+        with capture(graph, **settings):
+            try:
+                yield
+            finally:
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    capture = torch.cuda.graph
+    monkeypatch.setattr(torch.cuda, "graph", broken)
+    run = small(RUNS[3])
+    with pytest.raises(torch.OutOfMemoryError):
+        train(run, Keeping(tmp_path), Place("cuda"), data=pictures(), make=Full)
+    assert read(tmp_path / run.id).reason == "CUDA out of memory. Tried to allocate 2.00 GiB"
+    monkeypatch.setattr(engines, "Job", Full)
+    [end] = side_by_side([Work(run, pictures(), tmp_path)], Keeping(), Place("cuda"))
+    assert (end.status, end.error) == ("failed", "CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
 @pytest.mark.filterwarnings("ignore:TensorFloat32")

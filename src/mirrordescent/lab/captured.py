@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent.lab.job import Job, call
+from mirrordescent.lab.memory import IN_CAPTURE
 
 WARM_UP = 3  # steps before the capture: libraries choose their kernels, the compiler compiles
 
@@ -47,8 +48,14 @@ class Captured:
                 self._step()
             torch.cuda.synchronize(job.device)
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=self.stream):
-                self._step()
+            try:
+                with torch.cuda.graph(self.graph, stream=self.stream):
+                    self._step()
+            except RuntimeError as error:
+                if IN_CAPTURE not in str(error) or error.__context__ is None:
+                    raise
+                # what went wrong, of which the capture's end only says that something has
+                raise error.__context__ from error.__context__.__cause__
 
     def begin(self, epoch: int, first: int = 0) -> None:
         """Draw the epoch's visits; the next step will be its step `first`."""

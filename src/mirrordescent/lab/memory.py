@@ -13,9 +13,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 KEPT = 2**30, 2**25  # bytes; glibc before 2.35 takes no more than the second
 # in errors that have no class of their own for it: of PyTorch on a CPU, of CUDA, and of its libraries
 NO_MEMORY = ("can't allocate memory", "out of memory", "alloc_failed", "allocation_failed")
+IN_CAPTURE = "previous error during capture"  # of CUDA, at the end of a capture in which something failed
 # in errors of CUDA and its libraries that mostly mean it, and may mean something else: PyTorch tries one of cuDNN's
 # plans after another, and for want of memory none of them works; a library has no memory to begin; a capture broke
-MOSTLY = ("unable to find an engine", "status_not_initialized", "previous error during capture")
+MOSTLY = ("unable to find an engine", "status_not_initialized", IN_CAPTURE)
 OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")  # set by somebody who has chosen
 
 
