@@ -280,6 +280,23 @@ def test_an_error_of_the_engine_itself_loses_nothing(tmp_path: Path, monkeypatch
     assert {record.id: record.rows for record in records} == alone(tmp_path, runs)
 
 
+def test_an_error_of_the_engine_itself_says_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where its runs cannot be saved any more, which is an error of their own."""
+
+    def room(side: module._Side) -> int:
+        return 1 // (1 - len(side.active))
+
+    def save(_: Path, state: dict[str, Any]) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(module._Side, "_room", room)
+    monkeypatch.setattr(loop, "save_checkpoint", save)
+    with pytest.raises(ZeroDivisionError) as raised:
+        engine(RUNS[:2], Keeping(tmp_path, checkpoint_seconds=1e6), CPU)
+    assert raised.traceback[-1].name == "room"
+    assert read(tmp_path / RUNS[0].id).reason == "No space left on device"
+
+
 @pytest.mark.parametrize("where", ["evaluate", "step"])
 def test_a_second_ctrl_c_leaves_the_last_checkpoints(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

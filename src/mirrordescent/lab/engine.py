@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -121,9 +122,12 @@ def _of_one(watch: Watch) -> Callable[[Progress | Finished], None]:
     return hear
 
 
-def _let_go(error: BaseException | None) -> None:
-    """Drop an error's frames, and those of the ones before it: in a circle with them, a run would keep its memory."""
-    while error is not None:
+def _let_go(error: BaseException | None, but: BaseException | None) -> None:
+    """Drop an error's frames, and those of the ones before it: in a circle with them, a run would keep its memory.
+
+    but: an error that was there before the run's, and goes on.
+    """
+    while error is not None and error is not but:
         error.__traceback__ = None
         error = error.__context__
 
@@ -252,6 +256,7 @@ class _Side:
     @contextlib.contextmanager
     def _of(self, loop: Loop) -> Iterator[None]:
         """An error in the block ends this run alone, and is written into its record."""
+        outer = sys.exc_info()[1]  # of the engine itself, which cuts its runs off
         try:
             yield
         except Exception as error:
@@ -265,7 +270,7 @@ class _Side:
                 loop.fail(error)
                 self._leave(loop)
                 self._end_with(Finished(loop.run, "failed", first_line(error)))
-            _let_go(error)
+            _let_go(error, but=outer)
 
     def _later(self, work: Work, error: Exception, *, beside: int = 0) -> bool:
         """Whether a run that ran out of memory beside others waits, to go on from its checkpoint beside fewer of them.
