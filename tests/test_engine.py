@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import gc
 import signal
 import weakref
 from pathlib import Path
@@ -22,7 +24,7 @@ from mirrordescent.lab.loop import Keeping, Listener, Progress
 from mirrordescent.lab.place import Place
 from mirrordescent.lab.records import Record, Row, held, read
 from mirrordescent.lab.runs import Run, settled
-from mirrordescent.lab.sweep import Finished, Work
+from mirrordescent.lab.sweep import Finished, Work, sweep
 from mirrordescent.lab.train import train
 
 CPU = Place("cpu", threads=1)
@@ -435,6 +437,41 @@ def test_data_leave_the_device_whatever_happens(tmp_path: Path) -> None:
     with pytest.raises(BrokenPipeError):
         side_by_side([Work(run, data, tmp_path / "more") for run in runs], Keeping(), CPU, at_once=1, watch=listener)
     assert not data._places
+
+
+@pytest.mark.parametrize("way", ["side by side", "alone", "sweep"])
+def test_a_listener_that_fails_leaves_no_run_in_memory(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once its error has been seen to, and without a search for circles."""
+
+    class Known(Job):
+        alive: ClassVar[weakref.WeakSet[Job]] = weakref.WeakSet()
+
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            Known.alive.add(self)
+
+    def listener(event: Progress | Finished) -> None:
+        assert Known.alive
+        raise BrokenPipeError("the reader is gone")
+
+    monkeypatch.setattr(module, "Job", Known)
+    monkeypatch.setattr("mirrordescent.lab.sweep.train", functools.partial(train, make=Known))
+    alone(tmp_path, RUNS[:1])  # what PyTorch loads with a first step keeps frames of its own
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            if way == "side by side":
+                engine(RUNS, Keeping(tmp_path), CPU, at_once=2, watch=listener)
+            elif way == "alone":
+                train(RUNS[0], Keeping(tmp_path), CPU, data=things(), watch=listener, make=Known)
+            else:
+                sweep(RUNS, Keeping(tmp_path), CPU, jobs=1, watch=listener)
+        assert not Known.alive
+    finally:
+        gc.enable()
 
 
 def test_a_full_disk_under_tensorboard_costs_no_run_its_checkpoint(

@@ -157,8 +157,7 @@ class _Side:
     def go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
         """Train until all runs have ended, until `stop()`, or until the listener fails, whose error is then raised."""
         self._go(works, at_once, lambda: self.hear.error is not None or stop())
-        if self.hear.error is not None:
-            raise self.hear.error
+        self.hear.reraise()
 
     def _go(self, works: Iterable[Work], at_once: int | None, stop: Callable[[], bool]) -> None:
         self.waiting.extend(works)

@@ -81,6 +81,15 @@ class Listener:
         except BaseException as error:  # rich leaves by SystemExit where nobody reads any more
             self.error = error
 
+    def reraise(self) -> None:
+        """Raise what has gone wrong, if anything has, and keep it no longer: its frames hold this, and with it runs."""
+        error, self.error = self.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # which this frame holds, too
+
 
 class Stepper(Protocol):
     """What takes a run's steps: its job itself, or a captured form of it."""

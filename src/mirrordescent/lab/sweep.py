@@ -239,8 +239,7 @@ def _one_by_one(
     while works and not stop():
         ended.append(_train_one(works.pop(0), keeping, place, tell, stop))
         tell(ended[-1])
-    if tell.error is not None:
-        raise tell.error
+    tell.reraise()
     return ended + [Finished(work.run, "waiting") for work in works]
 
 

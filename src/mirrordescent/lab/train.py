@@ -71,8 +71,7 @@ def train(
             except Exception as error:  # not an impatient Ctrl-C in the middle of a step: the last checkpoint stands
                 loop.fail(error)
                 raise
-        if hear.error is not None:
-            raise hear.error
+        hear.reraise()
         if signalled:  # whatever came of it, the person wants to stop
             raise KeyboardInterrupt
         return record
