@@ -246,6 +246,30 @@ def test_the_host_never_waits(case: Case) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+@STANDIN
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_of_a_smaller_batch_whose_factor_nobody_may_look_at_there_is_no_warning() -> None:
+    """It may well have been scaled by its share. Where one may look, one that was not is told."""
+    task = Task(CASES[0])
+
+    def step(size: int, share: float) -> None:
+        losses = nn.functional.cross_entropy(task.model(task.x[:size]), task.y[:size], reduction="none")
+        (task.optimizer.loss(losses, task.index[:size]) * share).backward()
+        task.optimizer.step()
+        task.optimizer.zero_grad()
+
+    step(8, 1.0)
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        step(4, 0.5)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        step(4, 0.5)
+    with pytest.warns(UserWarning, match="a batch of 4 after one of 8"):
+        step(4, 1.0)
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize(
     "name",

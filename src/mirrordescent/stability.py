@@ -86,7 +86,7 @@ class Stability:
         if torch.compiler.is_compiling() or len(batches) != 1:
             return
         size, factor = batches[0]
-        if 0 < size < self._largest and not self._is_scaled_down(factor):
+        if 0 < size < self._largest and not self._may_be_scaled_down(factor):
             self._warn(
                 "uneven",
                 f"a batch of {size} after one of {self._largest}: its samples weigh more, as the loss has the weight "
@@ -96,12 +96,10 @@ class Stability:
             )
         self._largest = max(self._largest, size)
 
-    def _is_scaled_down(self, factor: Tensor) -> bool:
-        """Whether a loss went backward as a share; after a few that did, all are taken to, without another look."""
-        if self._shares >= HABIT:
+    def _may_be_scaled_down(self, factor: Tensor) -> bool:
+        """Whether a loss went backward as a share, for all that is known: after a few that did, nobody looks again."""
+        if self._shares >= HABIT or "uneven" in self._told or (factor.is_cuda and not may_wait()):
             return True
-        if "uneven" in self._told or (factor.is_cuda and not may_wait()):
-            return False
         scaled = float(factor) < 1
         self._shares += scaled
         return scaled
