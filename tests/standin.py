@@ -35,6 +35,7 @@ if not torch.cuda.is_available():
 LOOKS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::masked_select", "aten::nonzero"}
 LOOKS |= {"aten::_unique2", "aten::bincount", "aten::repeat_interleave", "aten::unique_consecutive"}
 COPIES = {"aten::copy_", "aten::_to_copy"}
+SENDS = {"aten::where"}  # takes a number on the CPU, too, and copies it first
 INDEXED = {"aten::index", "aten::index_put", "aten::index_put_"}  # by a mask they look where it is true
 
 
@@ -155,9 +156,11 @@ class Machine(TorchDispatchMode):
         back = device is not None and not there(device)
         if not here and (device is None or back):
             return func(*args, **kwargs)
-        name, apart = func.name().partition(".")[0], [t for t in given if t.dim() and not isinstance(t, There)]
+        name, apart = func.name().partition(".")[0], [t for t in given if not isinstance(t, There)]
         crosses = name in COPIES or (name in INDEXED and isinstance(args[0], There))
-        assert not (here and apart) or crosses, f"{name} finds tensors on two devices"
+        if not (crosses or name in SENDS):  # a number on the CPU goes along with a kernel
+            apart = [t for t in apart if t.dim()]
+        assert not (here and any(t.dim() for t in apart)) or crosses, f"{name} finds tensors on two devices"
         if self.forbidden or self.graph is not None:
             looks = name in LOOKS or (name in INDEXED and any(t.dtype == torch.bool for t in tensors(args[1])))
             assert not looks, f"{name} makes the host wait"

@@ -50,6 +50,15 @@ def test_looking_is_found(look: object) -> None:
         torch.Tensor.cpu,
         lambda t: t.copy_(torch.ones(2)),
         lambda _: torch.tensor([1.0], device="cuda"),
+        lambda _: torch.tensor(1.0, device="cuda"),
+        lambda _: torch.as_tensor(1.0, device="cuda"),
+        lambda _: torch.tensor(1.0).to("cuda"),
+        lambda _: torch.tensor(1.0).cuda(),
+        lambda t: torch.tensor(1.0).to(t),
+        lambda t: t.copy_(torch.tensor(1.0)),
+        lambda t: torch.where(t > 0, torch.tensor(1.0), t),
+        lambda t: t.index_put_((t.long(),), torch.tensor(1.0)),
+        lambda t: torch.zeros(()).copy_(t.sum()),
     ],
 )
 def test_copying_is_found(copy: object) -> None:
@@ -59,6 +68,31 @@ def test_copying_is_found(copy: object) -> None:
         torch.cuda.set_sync_debug_mode("error")
         with pytest.raises(AssertionError, match="copies"):
             copy(there)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda t: torch.where(t > 0, 1.0, t),
+        lambda t: torch.where(t > 0, 1.0, 0.0),
+        lambda t: t.fill_(2),
+        lambda t: t.fill_(torch.tensor(2.0)),
+        lambda t: t.new_full((), 2.0),
+        lambda t: torch.full((2,), 2.0, device="cuda"),
+        lambda t: torch.scalar_tensor(2.0, device="cuda"),
+        lambda t: t.__setitem__(0, 3.0),
+        lambda t: t.index_put_((t.long(),), t.new_zeros(())),
+        lambda t: t.add_(1).mul(2.0).clamp(0, 1).masked_fill_(t > 0, 4.0),
+        lambda t: t * torch.tensor(2.0),
+        lambda t: torch.tensor(2.0) - t,
+    ],
+)
+def test_a_number_is_no_copy(number: Callable[[torch.Tensor], object]) -> None:
+    """The device fills memory with it, or a kernel takes it along."""
+    with stand_in():
+        there = torch.zeros(2, device="cuda")
+        torch.cuda.set_sync_debug_mode("error")
+        number(there)
 
 
 @pytest.mark.parametrize(
