@@ -422,6 +422,27 @@ def test_gradients_zeroed_in_place_have_lost_their_batch(reduction: str) -> None
 
 
 @STANDIN
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("clip", [False, True])
+def test_a_batch_that_was_only_looked_at_moves_no_z_where_gradients_are_zeros(clip: bool) -> None:
+    """As on a CPU, where it is seen at once; and a gradient that was put there by hand does, in spite of an empty one."""
+    w, empty = (nn.Parameter(torch.ones(size, device="cuda")) for size in (4, 0))
+    optimizer, index = md.RMD([w, empty], lr=0.1, lam=1.0, num_samples=4), torch.arange(4, device="cuda")
+    for share, moves in ((0, False), (1, True)):
+        found = torch.autograd.grad(optimizer.loss((w - 2).square() / 2 + empty.sum(), index), [w, empty])
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            w.grad, empty.grad = (share * gradient for gradient in found)
+            if clip:
+                optimizer.clip_grad_norm_(10.0)
+            optimizer.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert optimizer.aux.values.any() == moves
+        assert (w != 1).any() == moves
+
+
+@STANDIN
 def test_a_checkpoint_crosses_devices() -> None:
     task = Task(CASES[0], momentum=0.5)
     task.step()

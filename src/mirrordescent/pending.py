@@ -150,15 +150,11 @@ class Pending:
         settled = [batch for batch in self.batches if batch.ended and not batch.apart]
         if not settled or any(seen.is_as_it_was(grads) for seen in self.witness):
             return
-        if all(g.device.type == "cpu" for g in grads):
-            if not any(bool(g.any()) for g in grads):
-                self.batches[:] = [batch for batch in self.batches if batch.apart or not batch.ended]
-                self.witness.clear()
-            return
-        slope, filled = settled[0].slope, [g for g in grads if g.numel()]  # of nothing there is no largest element
-        alive = (everywhere(torch.nn.utils.get_total_norm(filled, math.inf)) != 0).to(slope)
-        for batch in settled:
-            batch.slope, batch.alive = batch.slope * alive, batch.alive * alive
+        if are_zero(grads):
+            self.batches[:] = [batch for batch in self.batches if batch.apart or not batch.ended]
+            self.witness.clear()
+        else:
+            _drop_if_zero(settled, grads)
 
     @property
     def unreached(self) -> bool:
@@ -172,10 +168,11 @@ class Pending:
         """
         if self.batches or not self.aside or any(ref() is g for _, refs in self.aside for ref in refs for g in grads):
             return
-        if all(g.device.type == "cpu" and not bool(g.any()) for g in grads):  # cleared
+        if are_zero(grads):  # cleared
             return
         self.batches[:] = [batch for batch, _ in self.aside]
         self.aside.clear()
+        _drop_if_zero(self.batches, grads)
 
     def _look_for_a_heap(self) -> None:
         """Warn of many batches that reach no parameter: those that a later pass carries there are few."""
@@ -219,6 +216,21 @@ class Pending:
 def gradients(params: list[Tensor]) -> list[Tensor]:
     """The gradients that are there."""
     return [g for w in params if (g := w.grad) is not None]
+
+
+def are_zero(grads: list[Tensor]) -> bool:
+    """Whether gradients are known to be 0, which is on a CPU: on a GPU nobody looks at them."""
+    return all(g.device.type == "cpu" and not bool(g.any()) for g in grads)
+
+
+def _drop_if_zero(batches: list[Batch], grads: list[Tensor]) -> None:
+    """Drop batches if their gradients are 0, which only the device knows; those on a CPU are not."""
+    if all(g.device.type == "cpu" for g in grads):
+        return
+    filled = [g for g in grads if g.numel()]  # of nothing there is no largest element
+    alive = (everywhere(torch.nn.utils.get_total_norm(filled, math.inf)) != 0).to(batches[0].slope)
+    for batch in batches:
+        batch.slope, batch.alive = batch.slope * alive, batch.alive * alive
 
 
 def _leads_to(node: Node, params: list[Tensor]) -> bool:
