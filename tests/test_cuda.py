@@ -425,7 +425,7 @@ def test_gradients_zeroed_in_place_have_lost_their_batch(reduction: str) -> None
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("clip", [False, True])
 def test_a_batch_that_was_only_looked_at_moves_no_z_where_gradients_are_zeros(clip: bool) -> None:
-    """As on a CPU, where it is seen at once; and a gradient that was put there by hand does, in spite of an empty one."""
+    """As on a CPU, where it is seen at once. Gradients that are no zeros do, and one without elements says nothing."""
     w, empty = (nn.Parameter(torch.ones(size, device="cuda")) for size in (4, 0))
     optimizer, index = md.RMD([w, empty], lr=0.1, lam=1.0, num_samples=4), torch.arange(4, device="cuda")
     for share, moves in ((0, False), (1, True)):
@@ -440,6 +440,22 @@ def test_a_batch_that_was_only_looked_at_moves_no_z_where_gradients_are_zeros(cl
             torch.cuda.set_sync_debug_mode("default")
         assert optimizer.aux.values.any() == moves
         assert (w != 1).any() == moves
+
+
+@STANDIN
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_where_no_gradient_has_elements_nobody_waits_to_see_it_cleared() -> None:
+    empty = nn.Parameter(torch.ones(0, device="cuda"))
+    optimizer, index = md.RMD([empty], lr=0.1, lam=1.0, num_samples=4), torch.arange(4, device="cuda")
+    optimizer.loss(empty.sum().square().expand(4) + 1, index).backward()
+    assert empty.grad is not None
+    empty.grad.zero_()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        optimizer.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert not optimizer.aux.values.any()
 
 
 @STANDIN

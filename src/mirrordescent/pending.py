@@ -150,7 +150,7 @@ class Pending:
         settled = [batch for batch in self.batches if batch.ended and not batch.apart]
         if not settled or any(seen.is_as_it_was(grads) for seen in self.witness):
             return
-        if are_zero(grads):
+        if _are_zero(grads):
             self.batches[:] = [batch for batch in self.batches if batch.apart or not batch.ended]
             self.witness.clear()
         else:
@@ -168,7 +168,7 @@ class Pending:
         """
         if self.batches or not self.aside or any(ref() is g for _, refs in self.aside for ref in refs for g in grads):
             return
-        if are_zero(grads):  # cleared
+        if _are_zero(grads):  # cleared
             return
         self.batches[:] = [batch for batch, _ in self.aside]
         self.aside.clear()
@@ -218,16 +218,16 @@ def gradients(params: list[Tensor]) -> list[Tensor]:
     return [g for w in params if (g := w.grad) is not None]
 
 
-def are_zero(grads: list[Tensor]) -> bool:
-    """Whether gradients are known to be 0, which is on a CPU: on a GPU nobody looks at them."""
-    return all(g.device.type == "cpu" and not bool(g.any()) for g in grads)
+def _are_zero(grads: list[Tensor]) -> bool:
+    """Whether gradients are known to be 0: on a GPU only where they have no elements, as nobody looks at them there."""
+    return all(not g.numel() or (g.device.type == "cpu" and not bool(g.any())) for g in grads)
 
 
 def _drop_if_zero(batches: list[Batch], grads: list[Tensor]) -> None:
     """Drop batches if their gradients are 0, which only the device knows; those on a CPU are not."""
-    if all(g.device.type == "cpu" for g in grads):
-        return
     filled = [g for g in grads if g.numel()]  # of nothing there is no largest element
+    if all(g.device.type == "cpu" for g in filled):
+        return
     alive = (everywhere(torch.nn.utils.get_total_norm(filled, math.inf)) != 0).to(batches[0].slope)
     for batch in batches:
         batch.slope, batch.alive = batch.slope * alive, batch.alive * alive

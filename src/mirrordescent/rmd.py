@@ -316,7 +316,7 @@ class RMD(SMD):
         self._pending.take_what_was_put_there_by_hand(grads)
         if not self._pending and self._ranks.number == 1:
             # All 0: cleared in place, or a distributed checkpoint's way of making an optimizer's state.
-            if not any(bool(g.any()) for g in grads):
+            if not any(bool(g.any()) for g in grads if g.numel()):
                 return
             raise RuntimeError(NO_BATCH)
         if self.lam != math.inf:
