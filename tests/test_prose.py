@@ -78,9 +78,9 @@ def test_all_numbers_keep_the_distances_of_the_weighed_words() -> None:
 
 
 def test_the_numbers_count_as_much_as_three_columns_and_have_mean_zero() -> None:
-    texts = [str(text) for text in reviews(800)["text"]]
+    texts = [str(text) for text in reviews(400)["text"]]
     x, _, _ = summed_up([texts, texts[::-1]], [[], []])
-    assert x.shape == (800, 800 // ROWS_PER_NUMBER)
+    assert x.shape == (400, 400 // ROWS_PER_NUMBER)
     assert float(x.double().square().sum(dim=1).mean()) == pytest.approx(VARIANCE, rel=1e-2)
     assert float(x.mean(dim=0).abs().max()) < STEP
     assert summed_up([[f"w{i % 900} w{i % 901}" for i in range(20_000)]], [[]])[0].shape[1] == MOST
@@ -128,9 +128,9 @@ def test_what_became_of_prose_is_told(tmp_path: Path) -> None:
     }
     table = prepare_table(write(tmp_path / "a.csv", columns), whole=True)
     # title: a, good, film; text: i, saw, it, twice, once, number
-    assert "text by its words, summed up in 4 numbers: title (3 words), text (6 words)" in table.data.notes
+    assert "text by its words, summed up in 8 numbers: title (3 words), text (6 words)" in table.data.notes
     assert "left out, no word is in two rows: odd" in table.data.notes
-    assert table.features == ("words 1", "words 2", "words 3", "words 4")
+    assert table.features == tuple(f"words {i}" for i in range(1, 9))
     with pytest.raises(DataError, match=r"no column is left .* \(left out, no word is in two rows: odd\)"):
         prepared({name: columns[name] for name in ("odd", "y")})
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import mirrordescent as md
-from mirrordescent.lab.audit.rule import MEMORIES, SMALLER, chosen
+from mirrordescent.lab.audit.rule import MEMORIES, SMALLER, chosen, variance
 from mirrordescent.lab.data import Data, DataError, Source
 from mirrordescent.lab.data.split import split_apart
 from mirrordescent.lab.data.whole import Whole, load_whole
@@ -103,18 +103,19 @@ def audit_data(data: str, asked: Asked, keeping: Keeping, place: Place, *, watch
 
 def audit_whole(whole: Whole, asked: Asked, keeping: Keeping, place: Place, *, watch: Watch | None = None) -> Audited:
     """As `audit_data`, for data that are loaded already."""
-    keeping = _apart(keeping, whole)
-    run = run_for(whole.data, whole.source.data, asked)
+    data = held_down(whole.data)
+    run = run_for(data, whole.source.data, asked)
     hear = _honest(watch, held_out=whole.held_out)
-    judged = audit_labels(run, whole.data, asked, keeping, place, watch=hear)
-    changed = given_labels(judged.record.run, whole.data).changed if run.corruption else None
+    judged = audit_labels(run, data, asked, _apart(keeping, data), place, watch=hear)
+    changed = given_labels(judged.record.run, data).changed if run.corruption else None
     found = dataclasses.replace(judged.found, names=whole.names)
     return Audited(judged.record, found, judged.check, judged.unchecked, whole=whole, changed=changed)
 
 
 def works_of(whole: Whole, asked: Asked, keeping: Keeping) -> list[Work]:
     """The runs with which an audit begins, so that those of several audits can be trained side by side beforehand."""
-    return _works(run_for(whole.data, whole.source.data, asked), whole.data, asked, _apart(keeping, whole))
+    data = held_down(whole.data)
+    return _works(run_for(data, whole.source.data, asked), data, asked, _apart(keeping, data))
 
 
 def _works(run: Run, data: Data, asked: Asked, keeping: Keeping) -> list[Work]:
@@ -122,9 +123,24 @@ def _works(run: Run, data: Data, asked: Asked, keeping: Keeping) -> list[Work]:
     return [Work(run, data, keeping.root), *([] if second is None else [second])]
 
 
-def _apart(keeping: Keeping, whole: Whole) -> Keeping:
+def _apart(keeping: Keeping, data: Data) -> Keeping:
     """Keep the audit in a folder of these data, by their digest: other labels in the same file are another audit."""
-    return dataclasses.replace(keeping, root=keeping.root / AUDITS / whole.data.digest[:8])
+    return dataclasses.replace(keeping, root=keeping.root / AUDITS / data.digest[:8])
+
+
+def held_down(data: Data) -> Data:
+    """The data with rows of numbers no longer than the rule allows, so that hundreds of inputs are not learnt by heart.
+
+    Rows that have a scale of their own, and images, stay as they are.
+    """
+    if data.inputs.dim() != 2 or data.std is not None:
+        return data
+    total = float(data.inputs.double().var(dim=0, correction=0).sum())
+    most = variance(len(data), max(1, int(data.inputs.any(dim=0).sum())))
+    if total <= most:
+        return data
+    inputs = data.inputs.shape[1]
+    return dataclasses.replace(data, mean=(0.0,) * inputs, std=(math.sqrt(total / most),) * inputs)
 
 
 def whole_of(data: str, asked: Asked, keeping: Keeping) -> Whole:

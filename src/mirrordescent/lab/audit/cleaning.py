@@ -19,6 +19,7 @@ from mirrordescent.lab.audit.auditing import (
     Asked,
     Audited,
     audit_labels,
+    held_down,
     judged_by,
     part_of,
     run_for,
@@ -166,6 +167,7 @@ def _again(
     audited: Audited, name: str, part: Data, asked: Asked, keeping: Keeping, place: Place, watch: Watch | None
 ) -> md.Audit:
     """Another audit of some of the data, with their labels as they are."""
+    part = held_down(part)
     run = run_for(part, audited.record.run.data, asked.as_given)
     return audit_labels(run, part, asked.as_given, _beside(audited, name, part, keeping), place, watch=watch).found
 

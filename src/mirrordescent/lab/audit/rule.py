@@ -14,6 +14,9 @@ RATES = {"linear": 0.3, "mlp": 0.3, "cnn": 0.03, "deep-cnn": 0.1, "resnet18": 0.
 MEMORIES = (0.7, 0.9, 0.97)
 SMALLER = 3.0  # what to divide the step size by when training has diverged
 BATCHES = {"resnet18": 128}  # samples per step; 32 for the others
+VARIANCE = 3.0  # of all inputs together, at most
+ROWS = 1000  # per unit of it, where there are few rows
+PLENTY = 50  # rows per input; with more, the variance may be larger
 FEW = 8  # least steps per epoch and least samples per step of the deep CNN: with one step it gives up classes
 
 
@@ -54,3 +57,16 @@ def chosen(
     if epochs is None:
         epochs = min(MOST, max(FEWEST_OF.get(model, FEWEST), round(STEPS / max(1, n // batch_size))))
     return Chosen(lr, lr * epochs if lam is None else lam, epochs, batch_size)
+
+
+def variance(n: int, inputs: int) -> float:
+    """The variance that all inputs of a row together may have, given n rows.
+
+    In a step on one row its own output moves by the row's squared length, that of another row by their product. Rows of
+    many inputs are nearly at right angles, so each is learnt by heart, the sooner the longer it is, and the more often
+    it is visited, which is in proportion to 1/n. A row of few inputs is held by its neighbours, and may be longer.
+
+    >>> variance(600, 384), variance(4_200, 384), variance(20_000, 20)
+    (0.6, 3.0, 60.0)
+    """
+    return min(VARIANCE, n / ROWS) * max(1.0, n / (PLENTY * inputs))
