@@ -84,7 +84,7 @@ def wide(rows: int) -> tuple[Any, Any]:
     """Five classes that overlap in 200 inputs, the more spread out the first ones are, as in embeddings."""
     random = np.random.default_rng(2)
     y, spread = random.integers(0, 5, rows), 1 / np.sqrt(1 + np.arange(200))
-    return (0.8 * random.normal(size=(5, 200))[y] + random.normal(size=(rows, 200))) * spread, y
+    return (0.25 * random.normal(size=(5, 200))[y] + random.normal(size=(rows, 200))) * spread, y
 
 
 def spoilt(name: str, x: Any, y: Any, folder: Path, share: float = 0.15) -> Case:

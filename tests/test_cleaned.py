@@ -170,6 +170,37 @@ def test_a_copy_of_what_the_csv_module_writes(tmp_path: Path) -> None:
     assert rows == [row for i, row in enumerate(expected) if i not in (0, 6)]
 
 
+# --- JSON Lines ---
+
+
+def test_lines_of_json_stay_as_they_are_but_for_the_label(tmp_path: Path) -> None:
+    """In the style of each line, with values of the type that the label has there; blank lines and others stay."""
+    lines = [
+        '\ufeff{"text": "a \u2028 b", "n": 1.50, "label": "x"}',
+        '{"text":"\\u00e9","n":1e2,"label":"y","more":{"k":[1,null]}}',
+        "",
+        '{"n": 4, "label": null}',
+        '{"label": "x", "n": 9}',
+        '{"text": "é", "n": 16, "label": "y"}',
+        '{"text":"e","n":25,"label":"x"}',
+        '{"n": 36, "label": "y"}',
+        '{"n": 49, "label": "x"}',
+    ]
+    (tmp_path / "a.jsonl").write_bytes("\r\n".join(lines).encode())
+    whole = load_whole(Source(str(tmp_path / "a.jsonl")))
+    assert whole.names == ("line 1", "line 2", "line 5", "line 6", "line 7", "line 8", "line 9")
+    assert whole.cells(1) == (("text", "é"), ("n", "100.0"), ("label", "y"), ("more", '{"k": [1, null]}'))
+    whole.write(tmp_path / "b.jsonl", keeping(7, 2), with_labels(whole, s0="y", s4="y"))
+    expected = [lines[0].replace('1.50, "label": "x"', '1.5, "label": "y"'), *lines[1:4], lines[5]]
+    expected += [lines[6].replace('"x"', '"y"'), *lines[7:]]
+    assert (tmp_path / "b.jsonl").read_bytes().decode().split("\r\n") == expected
+    numbers = "".join(f'{{"n": {i * i}, "label": {i % 2}}}\n' for i in range(8))
+    (tmp_path / "c.jsonl").write_text(numbers)
+    again = cleaned(tmp_path / "c.jsonl", tmp_path / "d.jsonl", 3, s0="1")
+    assert (tmp_path / "d.jsonl").read_text().splitlines()[0] == '{"n": 0, "label": 1}'
+    assert given_labels(again) == ["1", "1", "0", "0", "1", "0", "1"]
+
+
 # --- Parquet ---
 
 

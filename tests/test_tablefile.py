@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -113,3 +114,38 @@ def test_columns_without_a_name_are_told_unless_they_are_row_numbers(tmp_path: P
         frame.to_parquet(tmp_path / "a.parquet")
         notes = prepare_table(tmp_path / "a.parquet").data.notes
         assert any("no name in the header: the index (__index_level_0__)" in note for note in notes) == told
+
+
+@given(mixed())
+@settings(max_examples=30, deadline=None)
+def test_json_lines_read_as_csv_does(columns: Columns) -> None:
+    """Whatever the order of the keys; a missing one is a missing value."""
+    names, rows = list(columns), list(zip(*columns.values(), strict=True))
+    written = [{name: cell for name, cell in zip(names, row, strict=True) if cell is not None} for row in rows]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.jsonl")
+        lines = [dict.fromkeys(names), *[dict(reversed(row.items())) for row in written]]  # the first has no label
+        path.write_text("\n\n".join(json.dumps(line, ensure_ascii=i % 2 == 0) for i, line in enumerate(lines)))
+        table = prepare_table(path)
+        assert table.table.lines == list(range(1, 2 * len(rows) + 2, 2))
+        assert table.data.digest == prepared(columns).data.digest
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '{"a": 1, "y": 0}\n{"a": 2, "y": 1',
+            r"a\.jsonl, line 2: is not JSON \(Expecting .*, character 1\d\)",
+        ),
+        ('\n{"a": 1, "y": 0}\n[1, 2]\n', r"line 3: is not an object; write one per line"),
+        ("[" * 100_000, r"line 1: is (not JSON|nested too deeply)"),
+        ('{"a": 1' + "0" * 5000 + "}", r"line 1: cannot be read"),
+        (" \n", r"is empty; write an object per line"),
+        ('{"a": 1}\n{"a": 2}\n', r"no column called label, target, class or y"),
+    ],
+)
+def test_what_is_no_json_lines_is_told_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(text)
+    with pytest.raises(DataError, match=message):
+        prepare_table(tmp_path / "a.jsonl")

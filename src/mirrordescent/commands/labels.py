@@ -36,7 +36,7 @@ def audit(
     writes audit.csv (a line per sample) and audit.html (a page to review them and export decisions for rmd clean).
 
     Args:
-        data: a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images
+        data: a name (rmd data list), or the path of a table (.csv, .tsv, .jsonl, .parquet), .npz or folder of images
         out: where to write audit.csv and audit.html; the run's folder unless given
         top: how many of the most suspicious samples to print, flagged or not
         json: print the results for every sample as JSON
@@ -84,7 +84,7 @@ def clean(
     out or relabelled is written beside it; --decisions can read it. With --corruption your own data are not copied.
 
     Args:
-        data: a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images
+        data: a name (rmd data list), or the path of a table (.csv, .tsv, .jsonl, .parquet), .npz or folder of images
         out: path of the copy; the data's name with "-cleaned" in the current folder unless given
         json: print what was changed, and what training on the copy is worth, as JSON
     """

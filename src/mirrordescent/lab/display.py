@@ -355,7 +355,7 @@ def show_data(root: Path | None, *, json: bool) -> None:
         counts = [f"{count:,}" for count in (item.train, item.test, item.classes)]
         shown.add_row(item.name, item.state, *counts, escape(where))
     _out().print(shown)
-    _out().print("Your own: the path of a .csv, .tsv, .parquet or .npz file, or of a folder of images.")
+    _out().print("Your own: the path of a .csv, .tsv, .jsonl, .parquet or .npz file, or of a folder of images.")
 
 
 def show_states(states: Sequence[official.State]) -> None:

@@ -38,7 +38,7 @@ class Run:
     """One training run. Two runs with the same settings have the same id, and on the same machine the same metrics."""
 
     data: str = "digits"
-    """a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images"""
+    """a name (rmd data list), or the path of a .csv, .tsv, .jsonl, .parquet or .npz file or of a folder of images"""
     label: str | None = None
     """a table's column with the labels"""
     without: str | None = None

@@ -46,7 +46,7 @@ class Lessons:
     """What all courses of a comparison have in common, and the settings of each method."""
 
     data: str = "digits"
-    """a name (rmd data list), or the path of a .csv, .tsv, .parquet or .npz file or of a folder of images"""
+    """a name (rmd data list), or the path of a .csv, .tsv, .jsonl, .parquet or .npz file or of a folder of images"""
     label: str | None = None
     """a table's column with the labels"""
     without: str | None = None

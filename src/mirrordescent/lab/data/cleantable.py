@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mirrordescent.lab.data.base import DataError
 from mirrordescent.lab.data.cleaned import Origin, Stamp, label_givers
+from mirrordescent.lab.data.jsonlines import ENDINGS, as_text, read_json_lines, with_value
 from mirrordescent.lab.data.labels import class_names, label_names, spellings
 from mirrordescent.lab.data.tables import PreparedTable
 from mirrordescent.lab.data.textfile import BOM, Records, read_records, span_of_cell
@@ -30,7 +31,7 @@ class TableOrigin(Origin):
     def cells(self, i: int) -> tuple[tuple[str, str], ...]:
         """A row as it is written, as (column, text) pairs; columns without a name are left out."""
         row = self._rows[i]
-        if self._parquet:
+        if self._ending in (".parquet", *ENDINGS):
             cells = self.prepared.table.row(row)
             return tuple((name, "" if cell is None else str(cell)) for name, cell in cells.items())
         pairs = zip(self._records.header, self._records.cells[row + 1], strict=True)
@@ -44,7 +45,8 @@ class TableOrigin(Origin):
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
         """Write the copy in the format of the original."""
         self.stamp.check()
-        (self._write_parquet if self._parquet else self._write_text)(out, keep, labels)
+        lines = self._write_json_lines if self._ending in ENDINGS else self._write_text
+        (self._write_parquet if self._ending == ".parquet" else lines)(out, keep, labels)
         return [out]
 
     @cached_property
@@ -53,8 +55,8 @@ class TableOrigin(Origin):
         return rows
 
     @property
-    def _parquet(self) -> bool:
-        return self.prepared.table.path.suffix.lower() == ".parquet"
+    def _ending(self) -> str:
+        return self.prepared.table.path.suffix.lower()
 
     @cached_property
     def _records(self) -> Records:
@@ -76,6 +78,23 @@ class TableOrigin(Origin):
             elif givers[i] != i:
                 text, (start, end) = records.text(row), places[i]
                 lines[first:last] = [text[:start] + texts[givers[i]] + text[end:]] + [""] * (last - first - 1)
+        self._write_lines(out, lines)
+
+    def _write_json_lines(self, out: Path, keep: Tensor, labels: Tensor) -> None:
+        held, label = read_json_lines(self.prepared.table.path), self.prepared.label
+        values = [held.objects[row][label] for row in self._rows]
+        givers = label_givers(self.prepared.data.targets, labels, [as_text(value) for value in values])
+        self._refuse_labels(out, givers, keep)
+        lines = list(held.lines)
+        for i, (row, stays) in enumerate(zip(self._rows, keep.tolist(), strict=True)):
+            at = held.rows[row]
+            if not stays:
+                lines[at] = ""
+            elif givers[i] != i:
+                lines[at] = with_value(lines[at], label, values[givers[i]])
+        self._write_lines(out, lines)
+
+    def _write_lines(self, out: Path, lines: list[str]) -> None:
         with self.prepared.table.path.open("rb") as original:
             mark = BOM if original.read(len(BOM)) == BOM else b""
         with written(out) as file:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mirrordescent.lab.data.base import Data, DataError
 from mirrordescent.lab.data.catalog import OFFICIAL
+from mirrordescent.lab.data.jsonlines import ENDINGS
 from mirrordescent.lab.data.labels import loosely
 from mirrordescent.lab.data.split import FEW, count_known
 from mirrordescent.lab.names import listed, unknown
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 BUILTIN = ("digits", "regression")
 KNOWN = ("digits", *OFFICIAL, "regression")
-TABLES = (".csv", ".tsv", ".parquet")
+TABLES = (".csv", ".tsv", *ENDINGS, ".parquet")
 ARRAYS = (".npz",)
 MANY = 30  # classes; if there are more and all are numbers, they may be a quantity
 
@@ -30,7 +31,7 @@ MANY = 30  # classes; if there are more and all are numbers, they may be a quant
 class Source:
     """Where data come from.
 
-    data: a known name, or a path: a table (.csv, .tsv, .parquet), arrays (.npz), or a folder of images with one
+    data: a known name, or a path: a table (.csv, .tsv, .jsonl, .parquet), arrays (.npz), or a folder of images with one
         sub-folder per class. A known name wins over a path: write ./digits for a folder called digits.
     label: a table's label column; without it, the column called label, target, class or y.
     test: path of a separate test set, in the same format.

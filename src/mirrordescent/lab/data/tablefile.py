@@ -1,4 +1,4 @@
-"""Reads a table (CSV, TSV, Parquet) with every cell as it is written; Parquet needs pyarrow."""
+"""Reads a table (CSV, TSV, JSON Lines, Parquet) with every cell as it is written; Parquet needs pyarrow."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from mirrordescent.lab.data.base import DataError
+from mirrordescent.lab.data.jsonlines import ENDINGS, as_text, read_json_lines
 from mirrordescent.lab.data.textfile import read_records
 from mirrordescent.lab.names import first_line, listed
 
@@ -21,7 +22,7 @@ class Table:
     """A table as it is written in its file.
 
     columns: their cells, top to bottom. lines: each row's number as the user sees it: its line in a text file, where
-    the header is line 1, or its row in a Parquet file, where 1 is the first. semicolons: whether these separate the
+    the first is line 1, or its row in a Parquet file, where 1 is the first. semicolons: whether these separate the
     cells. unnamed: what to call the columns without a name ("column 3") that hold anything but row numbers.
     """
 
@@ -51,9 +52,11 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a .csv, .tsv or .parquet file, every cell as it is written; DataError if it cannot be read as such."""
+    """Read a file in one of the formats, every cell as it is written; DataError if it cannot be read as such."""
+    ending = path.suffix.lower()
+    read = _read_parquet if ending == ".parquet" else _read_json_lines if ending in ENDINGS else _read_text
     try:
-        table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_text(path)
+        table = read(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     if len(table) == 0:
@@ -78,6 +81,13 @@ def _read_text(path: Path) -> Table:
     told = [i for i, name in enumerate(header) if not name and _tells([cells[i].strip() or None for cells in rows])]
     unnamed = tuple(f"column {i + 1}" for i in told)
     return Table(path, columns, lines, semicolons=records.mark == ";", unnamed=unnamed)
+
+
+def _read_json_lines(path: Path) -> Table:
+    held = read_json_lines(path)
+    names = dict.fromkeys(name for found in held.objects for name in found)  # in order of appearance
+    columns = {name: [_plain(found.get(name)) for found in held.objects] for name in names}
+    return Table(path, columns, [row + 1 for row in held.rows])
 
 
 def _read_parquet(path: Path) -> Table:
@@ -123,6 +133,8 @@ def _plain(value: object) -> Cell:
         return float(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
+    if isinstance(value, dict | list):
+        return as_text(value)
     return value if isinstance(value, bool | int | float) else str(value)
 
 

@@ -48,7 +48,7 @@ class Records:
 
 def read_records(path: Path) -> Records:
     """Read the records of a text file; DataError if it is not one."""
-    text = _decoded(path)
+    text = decoded(path)
     if not text.strip():
         raise DataError(f"{path} is empty; a table begins with a line of column names")
     mark = "\t" if path.suffix.lower() == ".tsv" else separator(text)
@@ -90,7 +90,8 @@ def span_of_cell(record: str, column: int, mark: str) -> tuple[int, int]:
     return start, end
 
 
-def _decoded(path: Path) -> str:
+def decoded(path: Path) -> str:
+    """The text of a file in UTF-8; DataError for one that is not."""
     content = path.read_bytes()
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path} is in UTF-16; save it as UTF-8")
