@@ -36,7 +36,7 @@ MOST_WORDS = 50_000  # that count, the most frequent ones
 FEWEST, MOST = 4, 300  # numbers that the words are summed up in
 ROWS_PER_NUMBER = 8  # with more numbers, a network learns few rows by heart
 VARIANCE = 3.0  # of all these numbers together: as much as three columns of numbers have
-ROUNDS = 7  # of the decomposition's power iteration
+ROUNDS = 4  # of the decomposition's power iteration
 STEP = 2.0**-11  # the numbers are multiples of this, so that last bits, which depend on the machine, hardly ever count
 
 
