@@ -8,11 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from cases import CASES, Case
+from standin import stand_in
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mirrordescent as md
-from mirrordescent.sizes import curvature, usual_size
+from mirrordescent.sizes import StuckWarning, curvature, usual_size
 
 ALIKE = [case for case in CASES if case.potential.separable and not isinstance(case.potential, md.Quadratic)]
 
@@ -133,3 +134,58 @@ def test_weights_of_0_have_no_usual_size() -> None:
     with pytest.raises(ValueError, match="all 0"):
         md.step_size([{"params": [w], "potential": "q=3"}], "l2")
     assert md.step_size([w], "l2", sgd_lr=0.1) == pytest.approx(0.1)  # whose curvature is the same everywhere
+
+
+def test_zeros_that_stay_zeros_are_told_once() -> None:
+    """Near ℓ1 a step from 0 is the tenth power of lr times the gradient, which float32 does not even hold."""
+
+    def params() -> list[nn.Parameter]:
+        torch.manual_seed(0)
+        first, last = nn.Linear(100, 50), nn.Linear(50, 10)
+        for layer in (first, last):
+            nn.init.zeros_(layer.bias)
+        model = nn.Sequential(first, nn.LayerNorm(50), last)
+        return [*model.parameters(), nn.Parameter(torch.zeros(0, 3))]  # of nothing nothing stays
+
+    lr = md.step_size(params(), "l1")
+    told = r"under l1 zeros .* 3 of the 7 tensors .* a gradient of 0\.01 moves them by .*e-29, .* potential 'l2'"
+    with pytest.warns(StuckWarning, match=told) as found:
+        optimizer = md.SMD(params(), lr, "l1")
+    assert len(found) == 1
+    held = optimizer.param_groups[0]["params"]
+    for _ in range(100):
+        for w in held:
+            w.grad = torch.full_like(w, 1e-4)
+        optimizer.step()
+    assert [k for k, w in enumerate(held) if w.numel() and not bool(w.abs().max() > 1e-12)] == [1, 3, 5]
+    with pytest.warns(StuckWarning, match=r"1 of the 1 tensors"):
+        md.RMD([nn.Parameter(torch.zeros(10, 3))], 0.1, 2.0, 5, 2 * md.L1())  # a head that starts at 0, alone
+    with pytest.warns(StuckWarning, match=r"under l1 \+ l2 zeros"):
+        md.SMD(params(), lr, "l1 + l2")  # which is ℓ1 near 0
+    for potential in ("l2", "quadratic=0.5", "q=1.5", "q=3", "linf", "hypentropy", "hypentropy=0.01"):
+        md.SMD(params(), md.step_size(params(), potential), potential)
+    md.SMD([w for w in params() if w.any() or not w.numel()], lr, "l1")
+    md.SMD(params(), 0.0, "l1")  # a scheduler's beginning
+    md.SMD(params(), 0.1, md.SquaredNorm(1.1))  # whose steps from 0 are of the usual size
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize(("potential", "looks"), [("l1", 1), ("linf", 1), ("l2", 0)])
+def test_the_weights_are_looked_at_once(potential: str, looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU makes the host wait at every look; ℓ2 has none to make."""
+    seen, own = [], torch.Tensor.cpu
+
+    def looking(t: torch.Tensor) -> torch.Tensor:
+        if torch.cuda.get_sync_debug_mode():  # else the stand-in has asked itself
+            seen.append(t.shape)
+        torch.cuda.set_sync_debug_mode("default")
+        here = own(t)
+        torch.cuda.set_sync_debug_mode("error")
+        return here
+
+    with stand_in():
+        params = [nn.Parameter(torch.full(shape, 0.05, device="cuda")) for shape in ((9, 9), (9,), (3, 9))]
+        monkeypatch.setattr(torch.Tensor, "cpu", looking)
+        torch.cuda.set_sync_debug_mode("error")
+        md.SMD(params, 1e-11, potential)
+    assert seen == [(3,)] * looks

@@ -20,7 +20,7 @@ import mirrordescent as md
 from mirrordescent.lab import loop, records
 from mirrordescent.lab.evaluation import COLUMNS, auroc, beyond_chance, histogram, predict, regularizer
 from mirrordescent.lab.files import write_text
-from mirrordescent.lab.job import Job, given_labels, network, step_notes
+from mirrordescent.lab.job import Job, given_labels, network, optimizer_for, step_notes
 from mirrordescent.lab.loop import Keeping, Progress, rule_for
 from mirrordescent.lab.models import build
 from mirrordescent.lab.noise import Noise
@@ -63,6 +63,14 @@ def test_a_step_that_is_far_off_is_told_with_one_that_is_not(lr: float, q: float
     lr = float(found[1])
     better = dataclasses.replace(run, lr=lr, lam=20 * lr if algorithm == "rmd" else None)
     assert not step_notes(better, small())
+
+
+def test_zeros_that_stay_zeros_are_told_before_training() -> None:
+    run = settled(Run(potential="l1", model="cnn", start="near-zero", lr=0.01, lam=0.2), small(images=True))
+    (note,) = step_notes(run, small(images=True))
+    assert re.fullmatch(r"\d tensors start at 0, from where l1 hardly moves a weight: expect zeros there .*", note)
+    assert not step_notes(dataclasses.replace(run, start="default"), small(images=True))
+    optimizer_for(run, network(run, small(images=True)), 5)  # no second time, as a warning
 
 
 def test_a_z_that_will_not_settle_is_told() -> None:

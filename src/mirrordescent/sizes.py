@@ -19,6 +19,9 @@ from mirrordescent.specs import potential as as_potential
 NEARBY = 1e-3  # relative distance of the points of a difference quotient
 PIECE = 2**22  # elements
 LOWEST, HIGHEST = 1e-4, 3.0  # the range of lr that somebody may mean for SGD
+GRADIENT = 0.01  # a usual one
+TYPICAL = 0.05  # the size of a weight, where all that there are are 0
+STILL = 1e-6  # a weight at 0 that moves this many times as far as others, or less, stays there
 
 
 def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float = 0.1) -> float:
@@ -58,6 +61,18 @@ class FarOffWarning(UserWarning):
     """An lr was given that acts like an absurdly large one of SGD's."""
 
 
+class StuckWarning(UserWarning):
+    """Tensors of zeros were given to a potential under which they stay there."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large parameters are."""
+
+    usual: float  # the root mean square of those with more than one dimension, or of all if none has
+    zeros: int  # tensors with elements, all of them 0
+
+
 @dataclass(frozen=True)
 class FarOff:
     """An lr that moves weights of the usual size as no lr does that somebody would give SGD."""
@@ -67,30 +82,57 @@ class FarOff:
     better: float  # the lr that is like SGD's 0.1
 
 
-def far_off(params: Iterable[Any], potential: Potential, lr: float) -> FarOff | None:
+@dataclass(frozen=True)
+class Stuck:
+    """Tensors of zeros that a usual gradient does not move."""
+
+    tensors: int
+    step: float  # how far it moves them
+    other: float  # how far it moves a weight of the usual size
+
+
+def far_off(sizes: Sizes, potential: Potential, lr: float) -> FarOff | None:
     """A `FarOff` if lr is far off; None if it is not, if ψ is SGD's own, and if nothing can be said."""
     if lr == 0 or potential.linear == 1:
         return None
     try:
-        usual = usual_size(params)
-        there = curvature(potential, usual)
+        there = curvature(potential, sizes.usual)
     except ValueError:
         return None
     if not 0 < lr * there < math.inf:  # ψ'' may overflow or underflow
         return None
     alike = lr / there
-    return None if LOWEST <= alike <= HIGHEST else FarOff(usual, alike, 0.1 * there)
+    return None if LOWEST <= alike <= HIGHEST else FarOff(sizes.usual, alike, 0.1 * there)
+
+
+def stuck(sizes: Sizes, potential: Potential, lr: float) -> Stuck | None:
+    """A `Stuck` if there are tensors of zeros and ψ'' is so large at 0 that they stay, as near ℓ1; else None."""
+    low, high = potential.domain
+    if not sizes.zeros or potential.linear is not None or not _alike(potential) or not low < 0 < high:
+        return None
+    at = torch.tensor([0.0, sizes.usual or TYPICAL], dtype=torch.float64, device="cpu")
+    step, other = (potential.step(at, torch.full_like(at, -lr * GRADIENT)) - at).abs().tolist()
+    return Stuck(sizes.zeros, step, other) if step < STILL * other else None
 
 
 def usual_size(params: Iterable[Any]) -> float:
     """The root mean square of the parameters with more than one dimension, or of all if none has."""
+    return measured(params).usual
+
+
+def measured(params: Iterable[Any]) -> Sizes:
+    """How large parameters are, by one look at all of them."""
     held = [w.detach() for w in _tensors(params)]
-    held = [w for w in held if w.dim() > 1] or held
     if not held:
         raise ValueError("params is empty")
     norms = [_norm(w) for w in held]
-    whole = torch.linalg.vector_norm(torch.stack([norm.to(norms[0]) for norm in norms]))  # one look for all of them
-    return float(whole) / math.sqrt(max(1, sum(w.numel() for w in held)))
+    found = [float(norm) for norm in torch.stack([norm.to(norms[0]) for norm in norms]).cpu()]
+    matrices = [k for k, w in enumerate(held) if w.dim() > 1] or range(len(held))
+    whole = math.hypot(*(found[k] for k in matrices))
+    return Sizes(
+        usual=whole / math.sqrt(max(1, sum(held[k].numel() for k in matrices))),
+        zeros=sum(norm == 0 and w.numel() > 0 for norm, w in zip(found, held, strict=True)),
+    )
 
 
 def _norm(w: Tensor) -> Tensor:
@@ -125,13 +167,18 @@ def _tensors(params: Iterable[Any]) -> Iterator[Tensor]:
             )
 
 
+def _alike(psi: Potential) -> bool:
+    """Whether ψ is the same function of every weight."""
+    return psi.separable and not (psi.live and not psi.uniform)
+
+
 def curvature(psi: Potential, size: float) -> float:
     """ψ'' at a weight of this size, by a difference quotient; at a negative weight if ψ is defined there alone.
 
     Raises ValueError if ψ'' differs between weights of that size, for weights outside of ψ's domain, and for a size of
     0 unless ψ'' is constant.
     """
-    if not psi.separable or (psi.live and not psi.uniform):
+    if not _alike(psi):
         raise ValueError(f"{psi.spec} has no curvature that is the same for every weight")
     if psi.linear is not None:
         return psi.linear

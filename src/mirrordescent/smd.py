@@ -18,7 +18,7 @@ from mirrordescent.fused import supports as has_kernel
 from mirrordescent.inputs import number
 from mirrordescent.paths import Work, apply, elementwise
 from mirrordescent.sharded import is_sharded
-from mirrordescent.sizes import HIGHEST, FarOffWarning, far_off
+from mirrordescent.sizes import GRADIENT, HIGHEST, FarOffWarning, StuckWarning, far_off, measured, stuck
 from mirrordescent.specs import is_named
 from mirrordescent.specs import potential as as_potential
 
@@ -145,17 +145,30 @@ class SMD(Optimizer):
             self._within[place] = group["potential"]
 
     def _look_at_rate(self, group: dict[str, Any]) -> None:
-        """Warn of an lr that acts like an absurdly large one of SGD's: each potential has its own scale of lr."""
+        """Warn of an lr that acts like an absurdly large one of SGD's, and of tensors of zeros that would stay so."""
         psi, params = self.potential_of(group), group["params"]
-        if torch.compiler.is_compiling() or not params or not all(map(_has_values, params)):
+        if psi.linear == 1 or torch.compiler.is_compiling() or not params or not all(map(_has_values, params)):
             return
-        found = far_off(params, psi, float(group["lr"]))
-        if found is not None and found.alike > HIGHEST:
+        lr = float(group["lr"])
+        if lr == 0:
+            return
+        sizes = measured(params)  # the only look at the weights, for which a GPU has to be waited for
+        far = far_off(sizes, psi, lr)
+        if far is not None and far.alike > HIGHEST:
             warn(
-                f"under {psi.spec} lr = {float(group['lr']):.3g} moves weights of the usual size ({found.usual:.2g}) "
-                f"as SGD does with lr = {found.alike:.1g}; lr = {found.better:.1g} is like SGD's 0.1 (see "
+                f"under {psi.spec} lr = {lr:.3g} moves weights of the usual size ({far.usual:.2g}) "
+                f"as SGD does with lr = {far.alike:.1g}; lr = {far.better:.1g} is like SGD's 0.1 (see "
                 "md.step_size), and lam scales with it",
                 FarOffWarning,
+            )
+        found = stuck(sizes, psi, lr)
+        if found is not None:
+            warn(
+                f"under {psi.spec} zeros hardly move, and {found.tensors} of the {len(params)} tensors of a parameter "
+                f"group have nothing else: a gradient of {GRADIENT:g} moves them by {found.step:.0e}, and weights of "
+                f"the usual size by {found.other:.0e}; start them from small random numbers, or give them a group of "
+                "their own with potential 'l2' and an lr for that",
+                StuckWarning,
             )
 
     def _name(self, group: dict[str, Any], k: int) -> str:

@@ -21,7 +21,7 @@ from mirrordescent.lab.noise import Corrupted, corrupt
 from mirrordescent.lab.place import Place, precision
 from mirrordescent.lab.runs import Run, derived
 from mirrordescent.lab.visits import Visits, cropped, edged, mixed, padded, visits
-from mirrordescent.sizes import FarOffWarning, far_off
+from mirrordescent.sizes import FarOffWarning, Sizes, StuckWarning, far_off, measured, stuck
 
 SLOW = 20  # where z needs more than so many times the run's epochs to settle, a note says so
 
@@ -228,7 +228,8 @@ def network(run: Run, data: Data) -> nn.Module:
 def optimizer_for(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
     """The run's algorithm over n training samples."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FarOffWarning)  # `step_notes` says it
+        for said in (FarOffWarning, StuckWarning):  # by `step_notes`
+            warnings.simplefilter("ignore", said)
         return _optimizer(run, model, n)
 
 
@@ -254,7 +255,7 @@ def _optimizer(run: Run, model: nn.Module, n: int) -> torch.optim.Optimizer:
 
 
 def step_notes(run: Run, data: Data) -> list[str]:
-    """Notes on batches that are larger than the data, an lr that does not fit the potential, and a z that hardly moves.
+    """Notes on batches larger than the data, an lr that does not fit the potential, and a z or zeros that hardly move.
 
     A mirror step moves a weight by lr/ψ'' times its gradient, and ψ'' is different for every potential.
     """
@@ -263,7 +264,10 @@ def step_notes(run: Run, data: Data) -> list[str]:
         notes.append(
             f"every batch holds all {len(data):,} samples; --batch-size {run.batch_size:,} is more than there are"
         )
-    if far := _far_off(run, data):
+    sizes = measured(network(run, data).parameters()) if run.algorithm in ("smd", "rmd") else None
+    if sizes is not None and (zeros := _zeros(run, sizes)):
+        notes.append(zeros)
+    if sizes is not None and (far := _far_off(run, sizes)):
         notes.append(far)
     elif run.algorithm == "rmd" and run.reduction == "sample" and run.lam is not None:
         settling = run.lam / run.lr
@@ -275,17 +279,24 @@ def step_notes(run: Run, data: Data) -> list[str]:
     return notes
 
 
-def _far_off(run: Run, data: Data) -> str:
+def _far_off(run: Run, sizes: Sizes) -> str:
     """A note where lr moves weights as an absurd lr of SGD would, with one that fits the potential; else nothing."""
-    if run.algorithm not in ("smd", "rmd"):
-        return ""
-    found = far_off(network(run, data).parameters(), md.potential(run.potential), run.lr)
+    found = far_off(sizes, md.potential(run.potential), run.lr)
     if found is None:
         return ""
     return (
         f"under {run.potential} --lr {run.lr:g} moves weights of the usual size ({found.usual:.2g}) as SGD does with "
         f"lr {found.alike:.1g}; --lr {found.better:.1g} is like SGD's 0.1, and --lam scales with it"
     )
+
+
+def _zeros(run: Run, sizes: Sizes) -> str:
+    """A note where parameters start at 0 under a potential that keeps them there; else nothing."""
+    found = stuck(sizes, md.potential(run.potential), run.lr)
+    if found is None:
+        return ""
+    count = "a tensor starts" if found.tensors == 1 else f"{found.tensors} tensors start"
+    return f"{count} at 0, from where {run.potential} hardly moves a weight: expect zeros there at the end, too"
 
 
 def _sgd(run: Run, model: nn.Module) -> torch.optim.SGD:
