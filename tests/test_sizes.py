@@ -94,9 +94,9 @@ def test_a_step_that_is_absurdly_large_under_its_potential_is_told(made: Callabl
 
 def test_what_has_no_such_size_is_told() -> None:
     w = [torch.full((2, 2), 0.05)]
-    with pytest.raises(ValueError, match="no curvature that is the same for every weight"):
-        md.step_size(w, md.SquaredNorm(3))
-    with pytest.raises(ValueError, match="no curvature that is the same for every weight"):
+    with pytest.raises(ValueError, match=r"same for every weight; for each tensor w take .*QNorm\(3\)\) times ‖w‖_q"):
+        md.step_size(w, "squarednorm=3")
+    with pytest.raises(ValueError, match=r"same for every weight; begin with SGD's lr times ψ'' of .*md\.anchored"):
         md.step_size(w, md.Quadratic(torch.ones(2, 2)))
     with pytest.raises(ValueError, match=r"under q=300\.0 no lr is like 0\.1: ψ'' is 0 at weights of 0\.05"):
         md.step_size(w, "q=300")
@@ -107,6 +107,34 @@ def test_what_has_no_such_size_is_told() -> None:
     with pytest.raises(TypeError, match=r"sgd_lr must be a number, got '0\.1'"):
         md.step_size(w, "l2", "0.1")  # type: ignore[arg-type]
     assert md.step_size(w, 2 * md.L2(), 0.2) == 0.4
+
+
+@pytest.mark.parametrize("q", [1.5, 3.0])
+def test_the_lr_that_is_named_for_a_squared_norm_moves_weights_as_sgd(q: float) -> None:
+    w = nn.Parameter(torch.tensor([[0.3, 0.2], [-0.5, 0.3]], dtype=torch.float64))
+    before, size = w.detach().clone(), usual_size([w])
+    lr = md.step_size([w], md.QNorm(q), 1e-3) * float(torch.linalg.vector_norm(w.detach(), q)) ** (2 - q)
+    w.grad = torch.tensor([[1.0, 0.0], [0.0, -1.0]]).double()  # which leaves the norm as it is
+    md.SMD([w], lr, md.SquaredNorm(q)).step()
+    assert float((before - w.detach())[0, 0]) == pytest.approx(1e-3 * (size / 0.3) ** (q - 2), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "name"),
+    [(torch.float32, 32, "float32"), (torch.bfloat16, 32, "float32"), (torch.float64, 240, "float64")],
+)
+def test_an_lr_that_the_weights_type_does_not_hold_is_told(dtype: torch.dtype, least: int, name: str) -> None:
+    """With it, nothing would move."""
+    w = nn.Parameter(torch.full((2, 2), 0.05, dtype=dtype))
+    before, lr = w.detach().clone(), md.step_size([w], md.LInf(least - 1))
+    with pytest.raises(
+        ValueError, match=rf"like 0\.1 is \S+, which {name} does not hold; take a potential that is less"
+    ):
+        md.step_size([w], md.LInf(least))
+    w.grad = torch.ones_like(w)
+    md.SMD([w], lr, md.LInf(least - 1)).step()
+    assert bool((w != before).all())
+    assert md.step_size([w], 1e-60 * md.L2()) == pytest.approx(1e-61)  # a step is by lr over ψ'' there
 
 
 def test_groups_with_potentials_of_their_own_are_asked_for_one_by_one() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from mirrordescent.base import Potential
 from mirrordescent.floating import widest
 from mirrordescent.inputs import number
+from mirrordescent.potentials import SquaredNorm
 from mirrordescent.sharded import everywhere, is_sharded
 from mirrordescent.specs import potential as as_potential
 
@@ -35,7 +36,7 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
     each group. Below q = 2 weights move faster the larger they grow: if you scale the first weights down, call this
     before you do, or lr is too large for the weights that grow all the same.
     Raises ValueError for a potential whose ψ'' is not the same for all weights, for a group whose own potential needs
-    another lr, for weights that are all 0, and where ψ'' overflows or underflows.
+    another lr, for weights that are all 0, and where ψ'' overflows or underflows, or lr in the type of the weights.
 
     >>> import torch, mirrordescent as md
     >>> model = torch.nn.Linear(100, 10)
@@ -50,6 +51,13 @@ def step_size(params: Iterable[Any], potential: str | Potential, sgd_lr: float =
     if not 0 < found < math.inf:
         there = f"ψ'' is {found / sgd_lr:g} at weights of {usual:.2g}"
         raise ValueError(f"under {psi.spec} no lr is like {sgd_lr:g}: {there}")
+    wide = all(w.dtype in (torch.float64, torch.complex128) for w in _tensors(params))
+    held = torch.finfo(torch.float64 if wide else torch.float32)  # the type that steps are taken in
+    if psi.linear is None and not held.tiny <= found <= held.max:
+        raise ValueError(
+            f"under {psi.spec} the lr that is like {sgd_lr:g} is {found:.2g}, which {held.dtype} does not hold; take "
+            "a potential that is less extreme (a smaller q, say), or parameters in float64"
+        )
     for group in params:
         own = as_potential(group.get("potential", psi)) if isinstance(group, dict) else psi
         if own != psi and not math.isclose(sgd_lr * curvature(own, usual), found, rel_tol=1e-6):
@@ -179,7 +187,11 @@ def curvature(psi: Potential, size: float) -> float:
     0 unless ψ'' is constant.
     """
     if not _alike(psi):
-        raise ValueError(f"{psi.spec} has no curvature that is the same for every weight")
+        if isinstance(psi, SquaredNorm):
+            hint = f"for each tensor w take md.step_size([w], md.QNorm({psi.q:g})) times ‖w‖_q^(2 − q)"
+        else:
+            hint = "begin with SGD's lr times ψ'' of the weights that are to move as by SGD (1 under md.anchored)"
+        raise ValueError(f"{psi.spec} has no curvature that is the same for every weight; {hint}")
     if psi.linear is not None:
         return psi.linear
     if size == 0:
