@@ -137,7 +137,10 @@ class NegativeEntropy(Potential):
 
 
 class HyperbolicEntropy(Potential):
-    """ψ(w) = Σ w asinh(w/β) − √(w² + β²): weights of both signs, like ℓ2 for |w| ≪ β and like entropy for |w| ≫ β."""
+    """ψ(w) = Σ w asinh(w/β) − √(w² + β²): weights of both signs, like ℓ2 for |w| ≪ β and like entropy for |w| ≫ β.
+
+    With β = 1 it is ℓ2 for the weights of most networks: give a β below their size (0.01, say) for anything else.
+    """
 
     def __init__(self, beta: float = 1.0) -> None:
         self.beta = positive("beta", beta)
