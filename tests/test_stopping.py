@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
+import torch
 
 import mirrordescent as md
 
@@ -56,6 +58,25 @@ def test_interpolation() -> None:
 def test_bad_settings(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         md.StopOnPlateau(**bad)  # type: ignore[arg-type]
+
+
+def test_what_is_no_number_is_told() -> None:
+    for name in ("relative", "patience"):
+        with pytest.raises(TypeError, match=f"{name} must be a number, got '3'"):
+            md.StopOnPlateau(**{name: "3"})  # type: ignore[arg-type]
+    rules: list[Any] = [md.StopOnPlateau(), md.StopOnInterpolation()]
+    for stop in rules:
+        for value in ("0.5", True, None):
+            with pytest.raises(TypeError, match=f"value must be a number, got {value!r}"):
+                stop(value)
+        assert stop(torch.tensor(0.5)) is False
+
+
+def test_of_an_accuracy_its_complement_is_given() -> None:
+    """Lower is better."""
+    rising = [0.5, 0.6, 0.7, 0.8, 0.9]
+    assert epochs_until_stop(md.StopOnPlateau(patience=3), rising) == 3
+    assert epochs_until_stop(md.StopOnPlateau(patience=3), [1 - accuracy for accuracy in rising]) is None
 
 
 @pytest.mark.parametrize(("value", "relative"), [(0.0, 1e-4), (1.0, 0.0)])

@@ -8,9 +8,15 @@ from mirrordescent.inputs import number
 
 
 class StopOnPlateau:
-    """Stop when a value has not improved by more than `relative` over `patience` consecutive epochs.
+    """Stop when a value has not fallen by more than `relative` of its lowest over `patience` consecutive calls.
 
-    The paper watches Σ|z − √(2L)| for RMD and the total loss for weight decay, with 0.01 % and 500 epochs.
+    Lower is better: of an accuracy, give 1 − accuracy. The paper watches Σ|z − √(2L)| for RMD and the total loss for
+    weight decay, with 0.01 % and 500 epochs, for runs of up to thousands; shorter ones need less patience.
+
+    `state_dict()` and `load_state_dict()` carry the rule over to a resumed run.
+
+    Raises TypeError for settings and values that are no numbers, ValueError for a relative outside [0, 1) or a patience
+    that is not a whole number >= 1.
 
     >>> import mirrordescent as md
     >>> stop = md.StopOnPlateau(relative=0.01, patience=2)
@@ -28,7 +34,7 @@ class StopOnPlateau:
 
     def __call__(self, value: float) -> bool:
         """Take this epoch's value (lower is better; NaN is no improvement); True means stop."""
-        value = float(value)
+        value = number("value", value)
         if value < self.best - self.relative * abs(self.best) or (self.best == math.inf and value < math.inf):
             self.best, self.waited = value, 0
         else:
@@ -55,7 +61,7 @@ class StopOnInterpolation:
 
     def __call__(self, value: float) -> bool:
         """Take this epoch's training accuracy; True means stop."""
-        value = float(value)
+        value = number("value", value)
         if value > 1 + 1e-4:  # a mean of float32 numbers may round to a little more than 1
             raise ValueError(f"the accuracy is a fraction in [0, 1], got {value} (a percentage? divide it by 100)")
         return value >= 1
