@@ -15,7 +15,8 @@ class Indexed(Dataset[Any]):
     A dict or another mapping becomes a dict with the key "index" (if it has one, that must be the same number), a named
     tuple becomes a plain one, and any other item `(item, index)`. The index is the position in *this* dataset, so wrap
     what you train on (a `Subset`, not the set it was cut from; a `ConcatDataset`, not its parts, which each count from
-    0), and pass `num_samples=len(dataset)` to RMD.
+    0), and pass `num_samples=len(dataset)` to RMD. A stream (`IterableDataset`) has no positions: let it give a number
+    that stays with the sample, below `num_samples`.
 
     >>> import torch, mirrordescent as md
     >>> from torch.utils.data import TensorDataset
@@ -27,7 +28,10 @@ class Indexed(Dataset[Any]):
         if isinstance(dataset, IterableDataset) or not (
             hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         ):
-            raise TypeError(f"Indexed needs a dataset with a length and items by index, got {type(dataset).__name__}")
+            raise TypeError(
+                f"Indexed needs a dataset with a length and items by index, got {type(dataset).__name__}; a stream has to "
+                "give each sample's number itself: any number in [0, num_samples) that is the same at every visit"
+            )
         self.dataset = dataset
 
     def __len__(self) -> int:
