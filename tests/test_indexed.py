@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import copy
+import pickle
 from collections import UserDict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -125,3 +127,50 @@ def test_any_mapping_gets_the_key() -> None:
     assert md.Indexed(Items(items))[1] == {"x": 2.0, "y": 1, "index": 1}
     with pytest.raises(ValueError, match="key 'index' of its own"):
         md.Indexed(Items([UserDict(index=7)]))[0]
+
+
+class Labelled(Items):
+    classes: ClassVar = ["cat", "dog"]
+    _private = 1
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self.items[index] for index in indices]
+
+    def __str__(self) -> str:
+        return "two animals"
+
+    def told(self) -> str:
+        return f"{len(self)} of {self.classes}"
+
+
+@pytest.mark.parametrize(
+    "copier",
+    [lambda data: data, copy.copy, copy.deepcopy, lambda data: pickle.loads(pickle.dumps(data))],
+    ids=["itself", "copy", "deepcopy", "pickle"],
+)
+def test_what_the_dataset_has_can_be_read(copier: Any) -> None:
+    data = copier(md.Indexed(Labelled([5, 6])))
+    assert (data.items, data.classes, data.told()) == ([5, 6], ["cat", "dog"], "2 of ['cat', 'dog']")
+    assert data.dataset.items == [5, 6]
+    assert [data[0], *data.__getitems__([1])] == [(5, 0), (6, 1)]
+    data.dataset.items = [7, 8]
+    assert data.items == [7, 8]
+    with pytest.raises(AttributeError, match="'Labelled' object has no attribute 'target'"):
+        data.target  # noqa: B018
+
+
+def test_what_protocols_ask_for_is_not_the_datasets() -> None:
+    data = md.Indexed(Labelled([5, 6]))
+    for name in ("_private", "__array__", "_repr_html_", "__missing__"):
+        assert not hasattr(data, name)
+    bare = md.Indexed.__new__(md.Indexed)  # as pickle makes it, before it has a dataset
+    assert not hasattr(bare, "dataset")
+    assert not hasattr(bare, "classes")
+    assert "Indexed" in str(data)
+
+
+def test_workers_give_the_index_too() -> None:
+    data = md.Indexed(Labelled([5, 6, 7, 8]))
+    loader = DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context="spawn")
+    assert [part.tolist() for batch in loader for part in batch] == [[5, 6], [0, 1], [7, 8], [2, 3]]
+    assert loader.dataset.classes == ["cat", "dog"]  # type: ignore[attr-defined]

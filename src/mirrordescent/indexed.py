@@ -16,7 +16,7 @@ class Indexed(Dataset[Any]):
     tuple becomes a plain one, and any other item `(item, index)`. The index is the position in *this* dataset, so wrap
     what you train on (a `Subset`, not the set it was cut from; a `ConcatDataset`, not its parts, which each count from
     0), and pass `num_samples=len(dataset)` to RMD. A stream (`IterableDataset`) has no positions: let it give a number
-    that stays with the sample, below `num_samples`.
+    that stays with the sample, below `num_samples`. The dataset's attributes (`.targets`, `.classes`) can be read here.
 
     >>> import torch, mirrordescent as md
     >>> from torch.utils.data import TensorDataset
@@ -29,10 +29,18 @@ class Indexed(Dataset[Any]):
             hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         ):
             raise TypeError(
-                f"Indexed needs a dataset with a length and items by index, got {type(dataset).__name__}; a stream has to "
-                "give each sample's number itself: any number in [0, num_samples) that is the same at every visit"
+                f"Indexed needs a dataset with a length and items by index, got {type(dataset).__name__}; a stream has "
+                "to give each sample's number itself: any number in [0, num_samples) that is the same at every visit"
             )
         self.dataset = dataset
+
+    def __getattr__(self, name: str) -> Any:
+        """The dataset's own `.targets`, `.classes` and so on."""
+        # No names with underscores, by which protocols ask (a DataLoader for `__getitems__`, a notebook for a table):
+        # the dataset would answer for itself. And not the dataset's own name, which pickle asks for before it is there.
+        if name.startswith("_") or name == "dataset":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.dataset, name)
 
     def __len__(self) -> int:
         return len(cast(Sized, self.dataset))
