@@ -230,6 +230,36 @@ def test_transformers_trainer_takes_the_cross_entropy_of_classes(tmp_path: Path)
     torch.testing.assert_close(made.rmd.aux.values, optimizer.aux.values)
 
 
+def test_transformers_trainer_tells_the_losses_which_samples_they_are_of(tmp_path: Path) -> None:
+    """In training, for a trace or a loss that remembers; the model gets no index, nor do the losses of others."""
+    pytest.importorskip("transformers")
+    model, trace, seen = Classifier(), md.Trace(N, 3), []
+
+    def losses(outputs: Any, inputs: dict[str, Tensor]) -> Tensor:
+        seen.append((model.training, "index" in inputs))
+        if "index" in inputs:
+            x, y = problem()[0], torch.arange(N) % 3
+            assert torch.equal(inputs["x"], x[inputs["index"]])
+            assert torch.equal(inputs["labels"], y[inputs["index"]])
+            trace(outputs.logits, inputs["labels"], inputs["index"])
+        return nn.functional.cross_entropy(outputs.logits, inputs["labels"], reduction="none")
+
+    made = trainer(
+        tmp_path,
+        epochs=2,
+        model=model,
+        rmd=md.RMD(model.parameters(), lr=0.1, lam=2.0, num_samples=N),
+        losses=losses,
+        train_dataset=Classes(),
+        eval_dataset=md.Indexed(Classes()),
+        per_device_train_batch_size=8,
+    )
+    made.train()
+    made.evaluate()
+    assert trace.visits.tolist() == [2.0] * N
+    assert set(seen) == {(True, True), (False, False)}
+
+
 def test_transformers_trainer_says_what_it_cannot_go_with(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     model = Linear()

@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise ImportError("RMDTrainer needs transformers: pip install 'mirrordescent[transformers]'") from error
 
-# from the model's outputs and inputs: the losses, (batch,), or a pair of these and the signed residuals r, loss = r²/2
+# from the model's outputs and the batch: the losses, (batch,), or a pair of these and signed residuals r, loss = r²/2
 Losses = Callable[[Any, Mapping[str, Any]], Tensor | tuple[Tensor, Tensor]]
 INDEX = "index"
 
@@ -29,7 +29,8 @@ class RMDTrainer(Trainer):  # type: ignore[misc]  # mypy does not read transform
     optimizers: (a `md.RMD` over the model's parameters, and a scheduler or None).
     losses: a function of the model's outputs and the batch; it returns a loss for each sample, (batch,), or a pair of
         these and the signed residuals r with L = r²/2 (`root` of `RMD.loss`). Without it, the cross-entropy of
-        `outputs.logits`, (batch, classes), and the batch's labels, as for classification.
+        `outputs.logits`, (batch, classes), and the batch's labels, as for classification. In training, and only there,
+        the batch has the samples' "index", which the model does not get: for `md.Trace` or `md.EarlyLearning`.
 
     Each item of the training set, a dictionary, gets its index; accumulated batches are scaled as RMD's convention
     requires; `args.max_grad_norm` clips z's step too (0 for no clipping, whatever `max_norm` RMD was made with); and so
@@ -103,7 +104,7 @@ class RMDTrainer(Trainer):  # type: ignore[misc]  # mypy does not read transform
         if index is None:
             raise ValueError("a batch has no 'index': does the data collator drop keys that it does not know?")
         self.rmd.param_groups[0]["max_norm"] = self._max_norm  # a checkpoint may have changed it
-        losses, root = self._of_samples(outputs, inputs)
+        losses, root = self._of_samples(outputs, {**inputs, INDEX: index})
         loss = self.rmd.loss(losses, index, root=root)
         if self._rmd("lam_convention") == "paper":  # there w's step is smaller after a shorter last window
             loss = loss * (self.current_gradient_accumulation_steps / self.args.gradient_accumulation_steps)
