@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 import mirrordescent as md
 from mirrordescent import importance as module
@@ -231,6 +232,27 @@ def test_outputs_that_are_no_logits_are_told() -> None:
         md.fisher(nn.Linear(4, 1), [torch.randn(5, 4)])
     with pytest.raises(ValueError, match="no parameters that are trained"):
         md.fisher(nn.ReLU(), [torch.randn(5, 4)])
+
+
+@pytest.mark.parametrize("losses", [None, labelled])
+def test_samples_in_place_of_batches_are_told(losses: Any) -> None:
+    x, y = torch.randn(5, 4).double(), torch.zeros(5, dtype=torch.int64)
+    with pytest.raises(TypeError, match=r"such as inputs\.split\(100\), got a tensor of shape \(5, 4\), of single"):
+        md.fisher(classifier(), x, losses=losses)
+    data: Any = TensorDataset(x, y)
+    with pytest.raises(TypeError, match=r"such as DataLoader\(dataset, batch_size=100\), got TensorDataset, of"):
+        md.fisher(classifier(), data, losses=losses)
+    assert md.fisher(classifier(), DataLoader(data, batch_size=5), losses=losses)
+    assert md.fisher(classifier(), [(x, y)], losses=losses)
+
+
+def test_parameters_in_place_of_the_model_are_told() -> None:
+    model = classifier()
+    importance = md.fisher(model, [torch.randn(5, 4).double()])
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, not its parameters, got generator"):
+        md.anchored(model.parameters(), importance)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"not its parameters, got list"):
+        md.fisher(list(model.parameters()), [torch.randn(5, 4)])  # type: ignore[arg-type]
 
 
 def test_every_task_counts_alike_however_far_it_was_learnt() -> None:

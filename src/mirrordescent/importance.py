@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
+from torch.utils.data import Dataset, IterableDataset
 
 from mirrordescent.inputs import working
 from mirrordescent.potentials import Quadratic
@@ -48,13 +49,18 @@ def fisher(
 
     Computed in evaluation mode, from each sample's own gradient, with no gradient left behind. Frozen parameters are
     left out. Raises ValueError if there are no samples, for other outputs, and for gradients that are not finite;
-    TypeError for other batches and for complex parameters.
+    TypeError for other batches, for samples in place of batches, and for complex parameters.
 
     >>> model = torch.nn.Linear(2, 3)
     >>> {name: tuple(weights.shape) for name, weights in fisher(model, [torch.randn(100, 2)]).items()}
     {'weight': (3, 2), 'bias': (3,)}
     """
     params = _trained(model)
+    if isinstance(batches, (Tensor, Dataset)) and not isinstance(batches, IterableDataset):
+        given, remedy = type(batches).__name__, "DataLoader(dataset, batch_size=100)"
+        if isinstance(batches, Tensor):
+            given, remedy = f"a tensor of shape {tuple(batches.shape)}", "inputs.split(100)"
+        raise TypeError(f"batches must be batches of samples, such as {remedy}, got {given}, of single samples")
     for name, w in params.items():
         if w.is_complex():
             raise TypeError(f"{name} is complex; the Fisher information is of real parameters")
@@ -99,7 +105,8 @@ def anchored(
         mean over all weights, so that a task's weight does not depend on how far it was learnt. A parameter without an
         entry, such as a new head's, is as free as under ½‖w‖²; entries of parameters that are frozen now do nothing.
     strength: how much a weight of mean importance adds to its h, which is 1 for a weight that did not matter.
-    Raises ValueError if an importance does not fit the model, or strength is negative or not finite.
+    Raises ValueError if an importance does not fit the model, or strength is negative or not finite; TypeError for
+    parameters in place of the model.
 
     >>> import mirrordescent as md
     >>> model = torch.nn.Linear(2, 3)
@@ -261,6 +268,8 @@ def _taken(given: Any, is_input: Callable[[str], bool], device: torch.device, *,
 
 
 def _trained(model: nn.Module) -> Weights:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, not its parameters, got {type(model).__name__}")
     params: Weights = {name: w for name, w in model.named_parameters() if w.requires_grad}
     if not params:
         raise ValueError("the model has no parameters that are trained")
