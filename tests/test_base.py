@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from cases import Case, every_case
-from torch import Tensor
+from torch import Tensor, nn
 
 import mirrordescent as md
 
@@ -190,3 +193,31 @@ def test_the_divergence_is_accurate_at_every_distance(t: float) -> None:
     t_rounded = (w - a) / a
     exact = (a**3 * t_rounded**2 * (1 + t_rounded / 3)).sum()
     torch.testing.assert_close(md.QNorm(3).divergence(w, a), exact, rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    "half", [0.5, torch.tensor(0.5), torch.tensor([0.5]), np.float32(0.5), nn.Parameter(torch.tensor(0.5))]
+)
+def test_a_factor_is_any_single_number(half: Any) -> None:
+    for psi in (md.QNorm(3), md.L2() + 3 * md.QNorm(3)):
+        assert psi * half == half * psi == psi / (1 / half) == psi / 2
+        assert md.potential((psi * half).spec) == psi / 2
+    assert (md.L2() / 4).linear == 0.25
+    assert md.L2() / torch.tensor(2) == 0.5 * md.L2()
+
+
+def test_what_is_no_single_number_is_no_factor() -> None:
+    with pytest.raises(TypeError, match=r"must be one number > 0, got torch\.float32 of shape \(2,\); md\.Quadratic"):
+        md.L2() * torch.ones(2)
+    with pytest.raises(TypeError, match=r"must be one number > 0, got torch\.bool"):
+        md.L2() / torch.tensor(True)
+    with pytest.raises(ValueError, match="a potential's divisor must be a finite number > 0, got 0"):
+        md.L2() / 0
+    with pytest.raises(ValueError, match="a potential's factor must be a finite number > 0, got -1"):
+        md.L2() * torch.tensor(-1)
+    others: list[Any] = [True, "2", md.L2(), None]
+    for other in others:
+        with pytest.raises(TypeError):
+            md.L2() * other
+        with pytest.raises(TypeError):
+            md.L2() / other

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -21,9 +22,10 @@ _LINE = (-float("inf"), float("inf"))
 class Potential(ABC):
     """A strictly convex function ψ of the weights, with its mirror map ∇ψ and the inverse of that.
 
-    A sum `a + b` and a multiple `2 * a` of potentials are potentials. `spec` is the string that `md.potential` turns
-    back into an equal object. `live` is true if the spec does not hold everything (a user's function, a tensor of
-    weights): a checkpoint cannot restore such a potential, so the optimizer that loads it must be made with it.
+    A sum `a + b`, a multiple `2 * a` and a fraction `a / 2` of potentials are potentials. `spec` is the string that
+    `md.potential` turns back into an equal object. `live` is true if the spec does not hold everything (a user's
+    function, a tensor of weights): a checkpoint cannot restore such a potential, so the optimizer that loads it must be
+    made with it.
 
     >>> import torch, mirrordescent as md
     >>> w = torch.tensor([0.5, -2.0])
@@ -144,13 +146,18 @@ class Potential(ABC):
         return Sum([self, other])
 
     def __mul__(self, factor: object) -> Potential:
-        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        number = _number(factor)
+        if number is None:
             return NotImplemented
         if isinstance(self, Sum):  # distributed over the parts, so that no spec needs parentheses
-            return Sum([Scaled(factor, part) for part in self.parts])
-        return Scaled(factor, self)
+            return Sum([Scaled(number, part) for part in self.parts])
+        return Scaled(number, self)
 
     __rmul__ = __mul__
+
+    def __truediv__(self, divisor: object) -> Potential:
+        number = _number(divisor)
+        return NotImplemented if number is None else self * (1 / positive("a potential's divisor", number))
 
     def __radd__(self, other: object) -> Potential:
         return self if isinstance(other, int) and other == 0 else NotImplemented  # sum() begins with 0
@@ -165,6 +172,18 @@ class Potential(ABC):
 
     def __repr__(self) -> str:
         return f"<potential {self.spec}>"
+
+
+def _number(value: object) -> float | None:
+    """A factor as a plain number; None for what is no number. Raises TypeError for a tensor of several."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex() or value.dtype == torch.bool:
+            raise TypeError(
+                f"a potential's factor must be one number > 0, got {value.dtype} of shape {tuple(value.shape)}; "
+                "md.Quadratic(weight) has a number for each weight"
+            )
+        value = value.detach().item()
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
 
 
 class Scaled(Potential):
