@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import csv
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,27 @@ def test_samples_that_a_trace_has_not_seen_are_told() -> None:
     with pytest.warns(UserWarning, match="the trace has not seen 2 of 6 samples") as told:
         md.audit(trace, labels)
     assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize(("seen", "told"), [(60, True), (91, False)])
+def test_samples_whose_z_never_moved_are_left_out_of_the_mixture(seen: int, told: bool) -> None:
+    """The others are judged as if they were alone, and those get what the others have on average."""
+    labels, z = torch.arange(100) % 2, torch.zeros(100)
+    z[:seen] = 1 + torch.randn(seen) * 0.1 + 2 * (torch.arange(seen) % 5 == 0)
+    whole, part = (md.RMD([torch.nn.Parameter(torch.zeros(1))], 0.1, 1.0, n) for n in (100, seen))
+    whole.aux.values.copy_(z)
+    part.aux.values.copy_(z[:seen])
+    unseen = f"z has never moved for {100 - seen} of 100 samples and can say nothing of their labels"
+    with pytest.warns(UserWarning, match=unseen) if told else nullcontext() as warned:
+        found = md.audit(whole, labels)
+    assert not told or warned[0].filename == __file__  # type: ignore[index]
+    alone = md.audit(part, labels[:seen])
+    assert torch.equal(found.score[:seen], alone.score)
+    assert torch.equal(found.issue.nonzero(), alone.issue.nonzero())
+    assert alone.noise == pytest.approx(0.2, abs=0.01)
+    torch.testing.assert_close(found.wrong[seen:], torch.full_like(found.wrong[seen:], alone.noise))
+    torch.testing.assert_close(found.with_share(0.7).wrong[seen:], torch.full_like(found.wrong[seen:], 0.7))
+    assert not found.with_share(0.7).issue[seen:].any()
 
 
 @pytest.mark.parametrize("how", ["shifted", "mirrored", "as they were", "few corrected"])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mirrordescent.caller import warn
 from mirrordescent.rmd import RMD
-from mirrordescent.suspicion import RARE, Evidence, evidence, given_up, log_odds, mixture_log_odds, with_share
+from mirrordescent.suspicion import LEAST, RARE, Evidence, evidence, given_up, log_odds, mixture_log_odds, with_share
 from mirrordescent.trace import Trace
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class Audit:
     given: the labels that were trained on. score: the log-odds that each is wrong; higher is more suspicious.
     probabilities: (n, classes), the predicted probabilities, averaged along the run; 0 for samples that were never
         visited and for those labelled with an unlearnt class. None in an audit by z alone, which can suggest nothing.
-    margins: p_given − max over the others, averaged along the run. z: RMD's, if the run had one.
+    margins: p_given − max over the others, averaged along the run. z: RMD's, if the run had one; 0 for samples that
+        were never visited.
     class_names: for the table, which has class numbers without them. names: the samples' names for the table, if any.
     unlearnt: classes that the network predicted for hardly any sample. It can say nothing about their labels: none of
         them is flagged, and all are given the share of wrong labels that the others have.
@@ -85,8 +86,8 @@ class Audit:
 
         Never those of a class with fewer than five samples: a network takes them for another class, right or wrong.
         """
-        doubted = (self.wrong > CHANCE) & (torch.bincount(self.given)[self.given] >= RARE)
-        return doubted if self._evidence is None else doubted & (self._evidence.odds > 0) & self._seen
+        doubted = (self.wrong > CHANCE) & (torch.bincount(self.given)[self.given] >= RARE) & self._seen
+        return doubted if self._evidence is None else doubted & (self._evidence.odds > 0)
 
     @property
     def order(self) -> Tensor:
@@ -123,9 +124,9 @@ class Audit:
 
     @property
     def _seen(self) -> Tensor:
-        if self.probabilities is None:
-            return torch.ones_like(self.given, dtype=torch.bool)
-        return self.probabilities.amax(1) > 0
+        if self.probabilities is not None:
+            return self.probabilities.amax(1) > 0
+        return torch.ones_like(self.given, dtype=torch.bool) if self.z is None else self.z != 0
 
     def with_share(self, share: float) -> Audit:
         """The same audit, for a share of wrong labels known from elsewhere: all log-odds shift by the same amount.
@@ -207,7 +208,8 @@ def audit(
         from training with any optimizer; or a run of the lab: its record, its folder, or its `Run`. If `rmd audit`
         checked the run by a second network, that counts here too. An optimizer without a trace has z alone, which
         ranks the labels, but takes most wrong ones for right unless their z form a peak of their own. With
-        `reduction="batch"` they never do, and there is a warning; there is one, too, if z has not had time to settle.
+        `reduction="batch"` they never do, and there is a warning; there is one, too, if z has not had time to settle,
+        or has never moved for many samples: they are left out, and get what the others have on average.
     labels: (n,), the classes that were trained on; a run of the lab has its own.
     class_names: for the table.
     Raises ValueError if lengths or classes do not fit, TypeError for any other source.
@@ -277,14 +279,11 @@ def audited(
         if not bool(z.any()):
             warn("z is 0 for every sample and tells nothing: the optimizer has taken no step, or lam is inf")
         alone = z.detach().cpu()
+        if bool(alone.any()):
+            _look_for_unseen(alone == 0, "z has never moved for")
         classes = max(int(y.max()) + 1, len(class_names))
-        scores = mixture_log_odds(alone.abs() if signed else alone, y)
-        return Audit(y, scores, z=alone, class_names=_names(class_names, classes))
-    if (unseen := int((trace.visits == 0).sum())) > UNSEEN * len(y):
-        warn(
-            f"the trace has not seen {unseen:,} of {len(y):,} samples and can say nothing of their labels, which get "
-            "what the others have on average"
-        )
+        return Audit(y, _by_z(alone.abs() if signed else alone, y), z=alone, class_names=_names(class_names, classes))
+    _look_for_unseen(trace.visits == 0, "the trace has not seen")
     p = trace.probabilities.detach().double().cpu()
     if others := _of_other_labels(trace.margins.detach().double().cpu(), p, y):
         warn(
@@ -302,6 +301,27 @@ def audited(
         _names(class_names, p.shape[1]),
         unlearnt=tuple(unlearnt.nonzero()[:, 0].tolist()),
     )
+
+
+def _look_for_unseen(unseen: Tensor, told: str) -> None:
+    """Warn if so many samples were never visited that it is no accident of a last, incomplete batch."""
+    count = int(unseen.sum())
+    if count > UNSEEN * len(unseen):
+        warn(
+            f"{told} {count:,} of {len(unseen):,} samples and can say nothing of their labels, which get what the "
+            "others have on average"
+        )
+
+
+def _by_z(z: Tensor, y: Tensor) -> Tensor:
+    """The log-odds from z alone; where z is 0, as before a first visit, those of the others' share of wrong labels."""
+    moved = z != 0
+    if bool(moved.all()) or not bool(moved.any()):
+        return mixture_log_odds(z, y)
+    odds = mixture_log_odds(z[moved], y[moved])  # beside samples that were never visited all others would stand out
+    found = torch.full_like(z, float(torch.sigmoid(odds).mean().logit(eps=LEAST)), dtype=odds.dtype)
+    found[moved] = odds
+    return found
 
 
 def _of_other_labels(margins: Tensor, p: Tensor, y: Tensor) -> int:
