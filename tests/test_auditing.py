@@ -61,12 +61,14 @@ def stepped(epochs: int, **options: Any) -> md.RMD:
     return optimizer
 
 
-def test_z_that_has_not_had_its_time_is_told() -> None:
+@pytest.mark.parametrize("options", [{}, {"max_norm": 1.0}, {"penalty": "huber"}, {"penalty": "logcosh"}], ids=str)
+def test_z_that_has_not_had_its_time_is_told(options: dict[str, Any]) -> None:
     labels = torch.zeros(20, dtype=torch.int64)
-    with pytest.warns(UserWarning, match=r"z has had 0\.25 of the time over which it settles: too early") as told:
-        md.audit(stepped(5), labels)
+    early = r"z has had at most 0\.25 of the time over which it settles: too early"
+    with pytest.warns(UserWarning, match=early) as told:
+        md.audit(stepped(5, **options), labels)
     assert told[0].filename == __file__
-    md.audit(stepped(15), labels)
+    md.audit(stepped(15, **options), labels)
 
 
 def test_samples_that_a_trace_has_not_seen_are_told() -> None:
@@ -142,7 +144,7 @@ def test_z_of_whole_batches_cannot_tell_how_many_are_wrong() -> None:
         md.audit(optimizer, labels)
     assert [str(one.message).partition(":")[0] for one in told] == [
         "z of reduction='batch' ranks the labels, but does not tell how many are wrong",
-        "z has had 0.15 of the time over which it settles",
+        "z has had at most 0.15 of the time over which it settles",
     ]
     trace = md.Trace(20, 2)
     trace(torch.randn(20, 2), labels, torch.arange(20))

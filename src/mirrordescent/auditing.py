@@ -257,8 +257,8 @@ def _look_at_optimizer(optimizer: RMD, *, alone: bool) -> None:
         )
     if early and (alone or not whole):
         warn(
-            f"z has had {age:.2g} of the time over which it settles: too early to tell which labels are wrong; train "
-            "longer, or with a smaller lam"
+            f"z has had at most {age:.2g} of the time over which it settles: too early to tell which labels are wrong; "
+            "train longer, or with a smaller lam"
         )
 
 

@@ -75,9 +75,10 @@ class Auxiliary:
         """How long z has followed the losses, in units of its time scale: at 1 it is 63 % of the way there, at 3 95 %.
 
         The time scale is λ/lr epochs, times |B| under `lam_convention="objective"`, times |B| with `reduction="batch"`,
-        and times 1 − μ with momentum. The age is None where it is not tracked: in captured or compiled steps, with an
-        lr on the device or steps that a GradScaler may skip there, with clipping or a penalty other than the square,
-        and where z was loaded without its age. Several ranks' batches are taken to be equally large.
+        and times 1 − μ with momentum. With clipping, or the penalty "huber" or "logcosh", which slow z down, it is at
+        most this old. The age is None where it is not tracked: in captured or compiled steps, with an lr on the device
+        or steps that a GradScaler may skip there, with a penalty of your own, and where z was loaded without its age.
+        Several ranks' batches are taken to be equally large.
         """
         age: float | None = self._store.get("z_age")
         return age

@@ -283,8 +283,6 @@ class RMD(SMD):
         self._pending.take_what_was_put_there_by_hand(grads)
         total, factor = self._clip(grads, max_norm)
         self._pending.scale(factor)
-        if factor.device.type != "cpu" or float(factor) < 1:
-            self.aux.grow_older(None)
         self._pending.remember(grads)
         return total
 
@@ -402,10 +400,10 @@ class RMD(SMD):
     def _grow_older(self, rate: float | Tensor, size: int, batches: int) -> None:
         """Add a step on z, for `size` samples in so many batches, to the age of z."""
         group, aux = self.param_groups[0], self.aux
-        otherwise = group["max_norm"] is not None or group["penalty"] != "square"
+        faster = group["penalty"] == CUSTOM  # perhaps: the named ones, and clipping, only slow z down
         skipped = getattr(self, "found_inf", None) is not None  # perhaps: only the device knows
         unseen = torch.compiler.is_compiling() or (aux.values.is_cuda and torch.cuda.is_current_stream_capturing())
-        if isinstance(rate, Tensor) or otherwise or skipped or unseen:  # a captured step is replayed without Python
+        if isinstance(rate, Tensor) or faster or skipped or unseen:  # a captured step is replayed without Python
             aux.grow_older(None)
             return
         visits = float(1 if group["lam_convention"] == "objective" else size)  # each by 1/|B| of the rate
