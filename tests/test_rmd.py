@@ -653,3 +653,63 @@ def test_groups_without_a_parameter_are_taken_as_torch_takes_them() -> None:
     optimizer.step()
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
     assert optimizer.aux.values.tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"reduction": "batch"}, {"momentum": 0.5}, {"lam_convention": "objective", "max_norm": 1.0}],
+    ids=str,
+)
+def test_a_lam_that_is_set_is_that_of_an_optimizer_made_with_it(options: dict[str, Any]) -> None:
+    """From the weights, the z and the momenta that there are."""
+    w = nn.Parameter(torch.ones(4))
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=4, **options)
+
+    def step(optimizer: md.RMD, w: nn.Parameter, k: int) -> None:
+        index = torch.tensor([k % 4, (k + 1) % 4])
+        optimizer.loss((w[index] - 3).square() / 2, index).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for k in range(5):
+        step(optimizer, w, k)
+    fresh, before = nn.Parameter(w.detach().clone()), optimizer.aux.values.clone()
+    optimizer.lam = 5
+    assert optimizer.lam == optimizer.state_dict()["param_groups"][0]["lam"] == 5.0
+    other = md.RMD([fresh], lr=0.1, lam=5.0, num_samples=4, **options)
+    other.aux.load_state_dict(optimizer.aux.state_dict())
+    if "momentum" in options:
+        other.state[fresh]["momentum_buffer"].copy_(optimizer.state[w]["momentum_buffer"])
+    for k in range(5):
+        step(optimizer, w, k)
+        step(other, fresh, k)
+    assert torch.equal(w, fresh)
+    assert torch.equal(optimizer.aux.values, other.aux.values)
+    assert not torch.equal(optimizer.aux.values, before)
+
+
+@pytest.mark.parametrize(
+    ("lam", "options", "error", "message"),
+    [
+        (0.0, {}, ValueError, r"lam must be > 0 \(or inf for SMD\), got 0.0"),
+        ("2", {}, TypeError, "lam must be a number, got '2'"),
+        (0.05, {}, ValueError, "lr/lam must be < 2, or z diverges; got 2"),
+        (0.3, {"momentum": 0.9, "momentum_rule": "scaled"}, ValueError, r"lr/\(lam \* \(1 - momentum\)\) must be < 2"),
+        (0.08, {}, UserWarning, "lr/lam = 1.25 is above 1: z overshoots"),
+        (1.0, {"lr": 0.0}, UserWarning, "the first parameter group's lr is 0"),
+    ],
+)
+def test_a_lam_that_is_set_is_checked_as_the_constructor_does(
+    lam: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    params = [nn.Parameter(torch.ones(1)) for _ in range(2)]
+    groups: list[dict[str, Any]] = [{"params": params[:1]}, {"params": params[1:], "lr": 0.1}]
+    optimizer = md.RMD(groups, **{"lr": 0.1, "lam": math.inf, "num_samples": 1, **options})
+    if issubclass(error, Warning):
+        with pytest.warns(error, match=message) as told:
+            optimizer.lam = lam
+        assert told[0].filename == __file__
+    else:
+        with pytest.raises(error, match=message):
+            optimizer.lam = lam
+    assert optimizer.lam == (lam if issubclass(error, Warning) else math.inf)

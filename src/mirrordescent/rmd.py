@@ -135,14 +135,7 @@ class RMD(SMD):
         device = everything[0].device if everything else torch.device("cpu")
         first.update(Auxiliary.new_store(settings["num_samples"], dtype, device))
         self._make_ball()
-        if (
-            float(first["lr"]) == 0
-            and self.lam != math.inf
-            and any(float(group["lr"]) > 0 for group in self.param_groups)
-        ):
-            warn("the first parameter group's lr is 0, and z follows it: it will stay 0")
-        if lam_convention == "paper":
-            self._stability.begin(float(first["lr"]) / self.lam, first["momentum"], momentum_rule)
+        self._look_at_lam(settings["lam"])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group with its own `lr` and `potential`; λ, z and the momentum are shared by all groups."""
@@ -171,8 +164,25 @@ class RMD(SMD):
 
     @property
     def lam(self) -> float:
-        """λ, which a schedule may have set. Raises ValueError or TypeError for one that makes no sense."""
-        return checked_lam(self.param_groups[0]["lam"])
+        """λ, one for the optimizer. It may be set between two steps, which changes the objective from then on.
+
+        Raises ValueError or TypeError for a λ that makes no sense, as the constructor does.
+        """
+        return checked_lam(self.param_groups[0]["lam"])  # which a schedule may have set
+
+    @lam.setter
+    def lam(self, lam: float) -> None:
+        lam = checked_lam(lam)
+        self._look_at_lam(lam)
+        self.param_groups[0]["lam"] = lam
+
+    def _look_at_lam(self, lam: float) -> None:
+        """Warn if z will not move with this λ, or hardly; raises ValueError if it diverges."""
+        first = self.param_groups[0]
+        if float(first["lr"]) == 0 and lam != math.inf and any(float(group["lr"]) > 0 for group in self.param_groups):
+            warn("the first parameter group's lr is 0, and z follows it: it will stay 0")
+        if first["lam_convention"] == "paper":
+            self._stability.begin(float(first["lr"]) / lam, float(first["momentum"]), first["momentum_rule"])
 
     def objective_lam(self, batch_size: int) -> float:
         """λ', the weight of Σ L_i in the objective λ' Σ L_i(w) + D_ψ(w, w₀), for training in batches of this size.
