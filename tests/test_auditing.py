@@ -178,6 +178,21 @@ def test_the_columns() -> None:
     assert found.order[0] == worst
 
 
+def test_an_audit_is_printed_in_two_lines() -> None:
+    p, labels, _ = known(0)
+    found = md.audit(traced(p, labels), labels, class_names=("ant", "bee", "cat", "dog"))
+    first, second = str(found).splitlines()
+    share, flagged = 100 * found.noise, int(found.issue.sum())
+    assert first == f"Audit of 400 labels: {share:.1f} % are probably wrong, {flagged} are flagged"
+    columns = found.columns()
+    worst = [columns["rank"].index(k) for k in (1, 2, 3)]
+    assert all(found.issue[worst])
+    told = [f"{k} ({columns['given_label'][k]} -> {columns['predicted_label'][k]})" for k in worst]
+    assert second == f"most suspicious: {', '.join(told)}"
+    alone = md.Audit(torch.tensor([1, 0]), torch.tensor([-2.0, 3.0]))
+    assert str(alone).endswith("most suspicious: 1 (0), 0 (1)")
+
+
 def test_by_z_alone_nothing_is_suggested() -> None:
     optimizer = md.RMD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, lam=1.0, num_samples=100)
     optimizer.aux.values.copy_(torch.cat([torch.randn(80) * 0.1, 3 + torch.randn(20) * 0.1]))

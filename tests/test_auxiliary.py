@@ -86,6 +86,16 @@ def test_reset_and_repr() -> None:
     assert len(optimizer.aux) == 6
 
 
+def test_an_optimizer_is_written_as_torch_does_but_for_z() -> None:
+    """Else z of 1,000 samples would be nearly all there is to see."""
+    _, optimizer = make(momentum=0.5)
+    plain = torch.optim.Optimizer.__repr__(optimizer)
+    for key in ("z", "z_momentum"):
+        assert f"    {key}: 6 numbers\n" in repr(optimizer)
+        plain = plain.replace(f"    {key}: {torch.zeros(6)}\n", f"    {key}: 6 numbers\n")
+    assert repr(optimizer) == plain
+
+
 def test_its_own_state_dict_round_trip() -> None:
     model, optimizer = make(momentum=0.5)
     train(model, optimizer)

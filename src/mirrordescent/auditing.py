@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 CHANCE = 0.5  # a label is an issue only if it is wrong with more than this probability
 MOST = 1_000_000  # class numbers end below it: larger ones are ids or measured values
 SETTLED = 0.5  # age of z, in its time scale, before which it is too early to ask
+FIRST = 3  # samples that an audit shows where it is printed
 ODD = 0.01  # share of the samples whose margins fit no labels, up to which it is overlooked
 ROUNDED = 1e-3  # of sums in float32
 UNSEEN = 0.1  # share of the samples; short of it, the others are those of batches that were left incomplete
 LOST = 0.1  # visits with outputs that are not finite, per finite one; above it training has diverged
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Audit:
     """What an audit found: one entry per training sample, in the data's order.
 
@@ -61,6 +62,17 @@ class Audit:
 
     def __len__(self) -> int:
         return len(self.given)
+
+    def __repr__(self) -> str:
+        """How many labels are wrong and flagged, and the most suspicious ones, flagged or not."""
+        flagged, worst = int(self.issue.sum()), self.order[:FIRST]
+        given, suggested = self._named(self.given[worst]), self._named(self.suggested[worst])
+        changes = [f"{y} -> {c}" if y != c else f"{y}" for y, c in zip(given, suggested, strict=True)]
+        named = [f"{k} ({change})" for k, change in zip(worst.tolist(), changes, strict=True)]
+        return (
+            f"Audit of {len(self):,} labels: {100 * self.noise:.1f} % are probably wrong, {flagged:,} are flagged\n"
+            f"most suspicious: {', '.join(named)}"
+        )
 
     @property
     def wrong(self) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.optim.optimizer import ParamsT
 
-from mirrordescent.auxiliary import STORED, Auxiliary
+from mirrordescent.auxiliary import KEPT, STORED, Auxiliary
 from mirrordescent.base import Potential
 from mirrordescent.caller import warn
 from mirrordescent.eager import always_eager
@@ -420,6 +420,15 @@ class RMD(SMD):
         if group["reduction"] == "batch":  # of a batch's common step, a sample's own residual is one part in |B|
             visits *= batches / max(size, 1)
         aux.grow_older(in_all(rate, self._tail) * visits / len(aux))
+
+    def __repr__(self) -> str:
+        """As torch writes optimizers, but of z, which may be long, only how long it is."""
+        told = f"{type(self).__name__} ("
+        for k, group in enumerate(self.param_groups):
+            told += f"\nParameter Group {k}\n"
+            for key in sorted(group.keys() - {"params"}):
+                told += f"    {key}: {f'{len(group[key])} numbers' if key in KEPT else group[key]}\n"
+        return f"{told})"
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, z included; plain data that `torch.load(..., weights_only=True)` takes.
