@@ -375,6 +375,15 @@ def test_what_was_only_looked_at_moves_nothing() -> None:
     assert torch.equal(w.detach(), before)
 
 
+def test_two_optimizers_for_one_loss_are_told_to_be_one_with_two_groups() -> None:
+    body, head = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    one, other = (md.RMD([w], lr=0.1, lam=1.0, num_samples=2) for w in (body, head))
+    one.loss((body * head).square(), torch.arange(2)).backward()
+    one.step()
+    with pytest.raises(RuntimeError, match=r"no batch.* parameter groups of one RMD, and not an RMD each.* RMDTrainer"):
+        other.step()
+
+
 def test_a_look_at_some_samples_moves_none_when_others_train() -> None:
     w, optimizer = one_weight()
     index = torch.arange(4)

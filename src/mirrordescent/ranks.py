@@ -12,7 +12,8 @@ from mirrordescent.floating import BITS
 
 NO_BATCH = (
     "step() found gradients but no batch: RMD takes its gradients from optimizer.loss(losses, index).backward(), once "
-    "for every step"
+    "for every step. Parts of a model that share a loss are parameter groups of one RMD, and not an RMD each; in "
+    "transformers, RMDTrainer (mirrordescent.integrations.transformers) calls loss()"
 )
 
 
