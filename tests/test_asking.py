@@ -148,6 +148,7 @@ def test_ranks_ask_again_when_a_state_was_loaded() -> None:
     optimizer = md.RMD([w], 0.1, 1.0, 2, process_group=OURS)
     asks = []
     for _ in range(2):
+        optimizer.zero_grad()
         optimizer.loss(w.square(), torch.arange(2)).backward()
         asks.append(optimizer._ranks._alike)
         optimizer.step()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import mirrordescent as md
@@ -424,3 +427,185 @@ def test_batches_of_another_network_are_told_of() -> None:
             optimizer.loss(probe.square(), torch.arange(4)).backward()
     assert ["Are they of another network?" in str(warning.message) for warning in told] == [True]
     assert told[0].filename == __file__
+
+
+def left(_: md.RMD, __: nn.Module) -> None:
+    """Nobody clears them."""
+
+
+def by_the_optimizer(optimizer: md.RMD, _: nn.Module) -> None:
+    optimizer.zero_grad()
+
+
+def by_the_optimizer_to_zeros(optimizer: md.RMD, _: nn.Module) -> None:
+    optimizer.zero_grad(set_to_none=False)
+
+
+def by_the_model(_: md.RMD, model: nn.Module) -> None:
+    model.zero_grad()
+
+
+def by_the_model_to_zeros(_: md.RMD, model: nn.Module) -> None:
+    model.zero_grad(set_to_none=False)
+
+
+def by_hand(_: md.RMD, model: nn.Module) -> None:
+    for w in model.parameters():
+        w.grad = None
+
+
+def by_zeros(_: md.RMD, model: nn.Module) -> None:
+    for w in model.parameters():
+        w.grad = torch.zeros_like(w)
+
+
+def through_data(_: md.RMD, model: nn.Module) -> None:
+    for w in model.parameters():
+        if w.grad is not None:
+            w.grad.data.zero_()
+
+
+def where_they_are_trained(_: md.RMD, model: nn.Module) -> None:
+    for w in model.parameters():
+        if w.requires_grad:
+            w.grad = None
+
+
+CLEARED = [by_the_optimizer, by_the_optimizer_to_zeros, by_the_model, by_the_model_to_zeros, by_hand, by_zeros]
+CLEARED += [through_data, where_they_are_trained]
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, pytest.mark.standin])]
+
+
+def small(device: str = "cpu", **options: Any) -> tuple[nn.Module, md.RMD]:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)).to(device)
+    return model, md.RMD(model.parameters(), lr=0.1, lam=1.0, num_samples=8, **options)
+
+
+def backward(model: nn.Module, optimizer: md.RMD, part: float = 1.0) -> Tensor:
+    x = torch.randn(8, 3, device=next(model.parameters()).device)
+    loss = optimizer.loss(model(x)[:, 0].square(), torch.arange(8)) * part
+    loss.backward()
+    return loss.detach()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", [{}, {"max_norm": 0.1, "momentum": 0.9}, {"foreach": False}], ids=str)
+def test_gradients_that_nobody_clears_are_told_once(device: str, options: dict[str, Any]) -> None:
+    model, optimizer = small(device, **options)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            backward(model, optimizer)
+            optimizer.step()
+    assert ["call zero_grad() between step() and the next backward()" in str(one.message) for one in told] == [True]
+    assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("clear", CLEARED)
+def test_gradients_that_somebody_clears_are_not_told(clear: Callable[[md.RMD, nn.Module], None], device: str) -> None:
+    """In any way and order, with several backward passes for a step, steps that are skipped and passes in between."""
+    model, optimizer = small(device)
+    for before in (False, True):
+        for k in range(4):
+            if before:
+                clear(optimizer, model)
+            backward(model, optimizer, 0.5)
+            backward(model, optimizer, 0.5)
+            if k != 2:  # as a GradScaler skips one
+                optimizer.step()
+            if not before:
+                clear(optimizer, model)
+        backward(model, optimizer)  # to look at the inputs' gradients, say
+        clear(optimizer, model)
+
+
+@pytest.mark.parametrize("clear", CLEARED)
+def test_gradients_of_layers_that_are_frozen_later_are_not_told(clear: Callable[[md.RMD, nn.Module], None]) -> None:
+    """They may stay, as no pass adds to them."""
+    model, optimizer = small()
+    backward(model, optimizer)
+    optimizer.step()
+    first, second = model[0], model[2]  # type: ignore[index]
+    first.requires_grad_(False)
+    for _ in range(3):
+        clear(optimizer, model)
+        backward(model, optimizer)
+        optimizer.step()
+    second.requires_grad_(False)
+    first.requires_grad_(True)
+    clear(optimizer, model)
+    if clear is not where_they_are_trained:  # it has left those of the second layer, and clears the first one's now
+        backward(model, optimizer)
+        optimizer.step()
+
+
+def test_other_passes_over_gradients_that_are_still_there_are_not_told() -> None:
+    model, optimizer = small()
+    w = model[2].bias  # type: ignore[index]
+    loss = optimizer.loss((w - 1).square().expand(8), torch.arange(8)) / 2
+    loss.backward(retain_graph=True)
+    loss.backward()
+    optimizer.step()
+    torch.autograd.grad(optimizer.loss((w - 1).square().expand(8), torch.arange(8)), w)  # a look, which adds to nothing
+    optimizer.zero_grad()
+    backward(model, optimizer)
+    optimizer.step()
+    for w in model.parameters():
+        assert w.grad is not None
+        w.grad.mul_(0.5)  # whoever does this means to keep them
+    backward(model, optimizer)
+    optimizer.step()
+
+
+@pytest.fixture
+def alone_in_a_group(tmp_path: Path) -> Iterator[None]:
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        pytest.skip("needs gloo")
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone_in_a_group")
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("clear", [left, *CLEARED])
+def test_gradients_in_the_buckets_of_distributed_training(
+    clear: Callable[[md.RMD, nn.Module], None], view: bool
+) -> None:
+    """As views of a bucket they have one memory and one version for as long as the model lives."""
+    model, optimizer = small()
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=view)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            backward(wrapped, optimizer)
+            optimizer.step()
+            clear(optimizer, wrapped)
+    assert len([one for one in told if "call zero_grad()" in str(one.message)]) == (clear is left)
+
+
+def test_a_closure_that_clears_is_not_told_and_one_that_does_not_is() -> None:
+    model, optimizer = small()
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        return float(backward(model, optimizer))
+
+    for _ in range(3):
+        optimizer.step(closure)
+    with pytest.warns(UserWarning, match="the gradients of the last step were still there"):
+        optimizer.step(lambda: float(backward(model, optimizer)))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scalers_steps_are_not_told(fused: bool) -> None:
+    model, optimizer = small(fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for k in range(4):
+        factor = math.inf if k == 1 else 1.0
+        x = torch.randn(8, 3)
+        scaler.scale(optimizer.loss(model(x)[:, 0].square(), torch.arange(8)) * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=k % 2 == 0)

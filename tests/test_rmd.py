@@ -401,6 +401,7 @@ def test_overshooting_warns_and_a_schedule_that_diverges_is_stopped() -> None:
     w, optimizer = run(1)
     optimizer.param_groups[0]["lr"] = 10.0
     (v,) = optimizer.param_groups[0]["params"]
+    optimizer.zero_grad()
     optimizer.loss(v[:3].square(), torch.arange(3)).backward()
     with pytest.raises(ValueError, match="z diverges"):
         optimizer.step()

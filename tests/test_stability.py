@@ -64,6 +64,7 @@ def test_a_sample_too_often_in_a_batch_warns_once(convention: str, lr: float) ->
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         w = optimizer.param_groups[0]["params"][0]
+        optimizer.zero_grad()
         optimizer.loss(w.square().expand(25), torch.zeros(25, dtype=torch.int64)).backward()
         optimizer.step()
         repeated(4, lr, convention, size=21)
@@ -77,6 +78,7 @@ def test_a_schedulers_momentum_is_looked_at() -> None:
     optimizer.loss(w.square(), torch.tensor([0])).backward()
     with pytest.warns(UserWarning, match=r"lr/lam/\(1 - momentum\) = 5 is 2 or more"):
         optimizer.step()
+    optimizer.zero_grad()
     optimizer.loss(w.square(), torch.tensor([0])).backward()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

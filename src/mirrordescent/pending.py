@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from mirrordescent.caller import warn
+from mirrordescent.eager import may_wait
 from mirrordescent.ranks import Ranks
 from mirrordescent.sharded import everywhere, own_part
 
@@ -46,6 +47,8 @@ class Batch:
     # whether its own graph reaches no parameter: a later pass carries its gradient there (the loss is checkpointed, or
     # goes backward to the outputs first)
     apart: bool = False
+    # whether its gradient was added to those that the step before had used
+    mixed: bool = False
 
     @property
     def broken_off(self) -> bool:
@@ -77,6 +80,11 @@ class Seen(NamedTuple):
         same = self.gradient() is g and self.version == g._version
         return same and (not self.lively or bool(_row(g).any()))
 
+    def was_added_to(self, grads: list[Tensor]) -> bool:
+        """Whether it is still there and was written to since, as a backward pass does that adds to it."""
+        held = self.gradient()
+        return held is not None and held._version > self.version and any(held is g for g in grads)
+
 
 @dataclass
 class Pending:
@@ -87,6 +95,10 @@ class Pending:
     witness: list[Seen] = field(default_factory=list)
     # Batches whose backward pass changed no .grad (torch.autograd.grad), and the gradients that were there at the time.
     aside: list[tuple[Batch, list[weakref.ref[Tensor]]]] = field(default_factory=list)
+    # At most one: a gradient as the last step left it, which is to be cleared before the next backward pass.
+    used: list[Seen] = field(default_factory=list)
+    # Whether one on a GPU, which may not have been, has been looked at.
+    looked: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.batches)
@@ -99,6 +111,7 @@ class Pending:
 
     def __setstate__(self, state: dict[str, list[Batch]]) -> None:
         self.batches, self.witness = list(state["batches"]), []
+        self.used, self.looked = [], False
         self.aside = [(batch, []) for batch in state.get("aside", ())]
 
     def add(self, batch: Batch, params: list[Tensor], node: Node) -> None:
@@ -109,10 +122,11 @@ class Pending:
             self.drop_what_was_thrown_away(gradients(params))
         batch.task, batch.going = task, weakref.ref(this)
         self.batches.append(batch)
-        before = [(weakref.ref(g), g._version) for g in gradients(params)]
+        there = gradients(params)
+        before, left = [(weakref.ref(g), g._version) for g in there], self._left_by_the_last_step(there)
         # Only when the whole pass has ended do the parameters have their gradients.
         later = torch.autograd.Variable._execution_engine.queue_callback
-        end = partial(self._end_of_pass, this, batch, params, before, node)
+        end = partial(self._end_of_pass, this, batch, params, before, node, left)
         # With several ranks a callback of DistributedDataParallel's writes them; one that ours queues runs after it.
         later(partial(later, end) if Ranks().number > 1 else end)
 
@@ -123,9 +137,11 @@ class Pending:
         params: list[Tensor],
         before: list[tuple[weakref.ref[Tensor], int]],
         node: Node,
+        left: Seen | None,
     ) -> None:
         """The pass has ended: see where the batch's gradient went, and set the batch aside if it changed no .grad."""
         grads = gradients(params)
+        batch.mixed = left is not None and left.was_added_to(grads)
         batch.ended, batch.reached = True, bool(grads)
         if len(before) == len(grads) and all(
             ref() is g and version == g._version for (ref, version), g in zip(before, grads, strict=True)
@@ -142,6 +158,27 @@ class Pending:
         """Note the gradients as they are now."""
         self.witness[:] = [Seen.now(grads)] if grads else []
 
+    def note_as_used(self) -> None:
+        """A step has used the gradients: note how it has left one of them. (A compiled step leaves that out.)"""
+        if not torch.compiler.is_compiling():
+            held = [(seen, seen.gradient()) for seen in self.witness]
+            self.used[:] = [seen._replace(version=g._version) for seen, g in held if g is not None]
+
+    def _left_by_the_last_step(self, grads: list[Tensor]) -> Seen | None:
+        """A gradient that the last step has used and that nobody has cleared since; None where that is not known.
+
+        Only its values tell if it was cleared through `.data`. Those on a GPU are looked at only once, if all else says
+        that it was not cleared, as the host waits.
+        """
+        left = next((seen for seen in self.used if seen.is_as_it_was(grads)), None)
+        if left is None or left.lively:
+            return left
+        g = grads[left.place]
+        if self.looked or not g.is_cuda or not may_wait():
+            return None
+        self.looked = True
+        return left if bool(g.any()) else None
+
     def drop_what_was_thrown_away(self, grads: list[Tensor]) -> None:
         """Drop the batches whose gradients were cleared without a step: by a module's zero_grad, say.
 
@@ -155,6 +192,11 @@ class Pending:
             self.witness.clear()
         else:
             _drop_if_zero(settled, grads)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the gradients are, in part, those that the step before has used."""
+        return any(batch.mixed for batch in self.batches)
 
     @property
     def unreached(self) -> bool:
@@ -231,6 +273,7 @@ def _drop_if_zero(batches: list[Batch], grads: list[Tensor]) -> None:
     alive = (everywhere(torch.nn.utils.get_total_norm(filled, math.inf)) != 0).to(batches[0].slope)
     for batch in batches:
         batch.slope, batch.alive = batch.slope * alive, batch.alive * alive
+        batch.mixed = False  # for all that is known
 
 
 def _leads_to(node: Node, params: list[Tensor]) -> bool:

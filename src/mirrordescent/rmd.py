@@ -329,6 +329,8 @@ class RMD(SMD):
             raise RuntimeError(NO_BATCH)
         if self.lam != math.inf:
             self._ranks.check(self._params(), grads, self.aux.values, batch=bool(self._pending))
+        if self._pending.mixed:
+            self._stability.gradients_stayed()
         self._stability.look_at_factors([batch.factor for batch in self._pending.batches])
         index, slope = self._pending.union(self.aux.values)
         rate = self._rate()
@@ -344,6 +346,7 @@ class RMD(SMD):
             for work in works:
                 if work.params:
                     apply(work)
+            self._pending.note_as_used()
             if rate is not None:
                 self._descend(where, slope, rate)
                 self._grow_older(rate, len(index) * self._ranks.number, len(self._pending.batches) * self._ranks.number)

@@ -157,6 +157,14 @@ class Stability:
             "such losses out, the weights take what gradients they give",
         )
 
+    def gradients_stayed(self) -> None:
+        """Warn of a step by gradients that were added to those of the step before."""
+        self._warn(
+            "stayed",
+            "the gradients of the last step were still there when this step's were added to them, and w moves by their "
+            "sum: call zero_grad() between step() and the next backward()",
+        )
+
     def nothing_moves(self) -> None:
         """Warn of a step that has batches but no gradients."""
         self._warn(
