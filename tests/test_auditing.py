@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import csv
 import dataclasses
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def test_z_that_never_moved_is_told() -> None:
 def stepped(epochs: int, **options: Any) -> md.RMD:
     """z of losses that do not change: 1 and 3 by turns, in batches of 5, at lam/lr = 20 epochs."""
     w, losses = torch.nn.Parameter(torch.zeros(1)), torch.tensor([1.0, 3.0]).repeat(10)
-    optimizer = md.RMD([w], lr=0.1, lam=2.0, num_samples=20, **options)
+    optimizer = md.RMD([w], **{"lr": 0.1, "lam": 2.0, "num_samples": 20, **options})
     for index in torch.arange(20).split(5) * epochs:
         optimizer.loss(losses[index] + 0 * w, index).backward()
         optimizer.step()
@@ -69,6 +70,18 @@ def test_z_that_has_not_had_its_time_is_told(options: dict[str, Any]) -> None:
         md.audit(stepped(5, **options), labels)
     assert told[0].filename == __file__
     md.audit(stepped(15, **options), labels)
+
+
+def test_the_time_that_z_has_had_is_that_of_the_samples_that_were_visited() -> None:
+    labels = torch.zeros(40, dtype=torch.int64)
+    for epochs, early in ((5, [r"z has had at most 0\.25 of the time"]), (15, [])):
+        optimizer = stepped(epochs, num_samples=40)
+        with pytest.warns(UserWarning, match="^z has ") as told:
+            md.audit(optimizer, labels)
+        unseen = "z has never moved for 20 of 40 samples"
+        assert len(told) == len(early) + 1
+        for one, message in zip(told, [*early, unseen], strict=True):
+            assert re.match(message, str(one.message))
 
 
 def test_samples_that_a_trace_has_not_seen_are_told() -> None:

@@ -260,7 +260,10 @@ def audit(
 
 def _look_at_optimizer(optimizer: RMD, *, alone: bool) -> None:
     """Warn if z cannot tell how many, or yet which, labels are wrong. alone: there is no trace beside z."""
-    age, whole = optimizer.aux.age, optimizer.param_groups[0]["reduction"] == "batch"
+    aux, whole = optimizer.aux, optimizer.param_groups[0]["reduction"] == "batch"
+    age = aux.age
+    if age is not None:  # a mean over all samples; those that are judged are the visited ones
+        age *= len(aux) / max(int(aux.values.count_nonzero()), 1)
     early = age is not None and 0 < age < SETTLED
     if alone and whole:
         warn(

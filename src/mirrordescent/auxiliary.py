@@ -78,7 +78,7 @@ class Auxiliary:
         and times 1 − μ with momentum. With clipping, or the penalty "huber" or "logcosh", which slow z down, it is at
         most this old. The age is None where it is not tracked: in captured or compiled steps, with an lr on the device
         or steps that a GradScaler may skip there, with a penalty of your own, and where z was loaded without its age.
-        Several ranks' batches are taken to be equally large.
+        Several ranks' batches are taken to be equally large. It is a mean over all samples, visited or not.
         """
         age: float | None = self._store.get("z_age")
         return age
