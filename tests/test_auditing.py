@@ -114,6 +114,21 @@ def test_samples_whose_z_never_moved_are_left_out_of_the_mixture(seen: int, told
     assert not found.with_share(0.7).issue[seen:].any()
 
 
+@pytest.mark.parametrize("signed", [False, True])
+def test_samples_that_fit_exactly_count_where_a_visit_may_leave_z_at_0(signed: bool) -> None:
+    """Losses of exactly 0 do, with eps = 0 or a root: then 0 is no sign of a sample that was never visited."""
+    w, r = torch.nn.Parameter(torch.zeros(1)), torch.tensor([0.0, 0.0, 0.0, 0.0, 2.0]).repeat(8)
+    optimizer = md.RMD([w], lr=0.1, lam=1.0, num_samples=40, eps=None if signed else 0.0)
+    for index in torch.arange(40).split(8) * 30:
+        root = r[index] + 0 * w
+        optimizer.loss(root.square() / 2, index, root=root if signed else None).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    found = md.audit(optimizer, torch.zeros(40, dtype=torch.int64))
+    assert found.issue.nonzero()[:, 0].tolist() == r.nonzero()[:, 0].tolist()
+    assert found.noise == pytest.approx(0.2, abs=0.02)
+
+
 @pytest.mark.parametrize("how", ["shifted", "mirrored", "as they were", "few corrected"])
 def test_other_labels_than_those_that_were_trained_on_are_told(how: str) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -174,7 +174,7 @@ def test_a_copy_of_what_the_csv_module_writes(tmp_path: Path) -> None:
 
 
 def test_lines_of_json_stay_as_they_are_but_for_the_label(tmp_path: Path) -> None:
-    """In the style of each line, with values of the type that the label has there; blank lines and others stay."""
+    """A new label is a value of the type that labels have there; all else stays byte for byte."""
     lines = [
         '\ufeff{"text": "a \u2028 b", "n": 1.50, "label": "x"}',
         '{"text":"\\u00e9","n":1e2,"label":"y","more":{"k":[1,null]}}',
@@ -191,9 +191,18 @@ def test_lines_of_json_stay_as_they_are_but_for_the_label(tmp_path: Path) -> Non
     assert whole.names == ("line 1", "line 2", "line 5", "line 6", "line 7", "line 8", "line 9")
     assert whole.cells(1) == (("text", "é"), ("n", "100.0"), ("label", "y"), ("more", '{"k": [1, null]}'))
     whole.write(tmp_path / "b.jsonl", keeping(7, 2), with_labels(whole, s0="y", s4="y"))
-    expected = [lines[0].replace('1.50, "label": "x"', '1.5, "label": "y"'), *lines[1:4], lines[5]]
+    expected = [lines[0].replace('"label": "x"', '"label": "y"'), *lines[1:4], lines[5]]
     expected += [lines[6].replace('"x"', '"y"'), *lines[7:]]
     assert (tmp_path / "b.jsonl").read_bytes().decode().split("\r\n") == expected
+    odd = ['{"t":"é \\ud83d","n": 1234567890123456789.25,"n":1, "label":"x"}', '{"n": 2, "label": "é\\ud83d"}']
+    (tmp_path / "o.jsonl").write_text("\n".join([odd[0], odd[1], *odd]), encoding="utf-8")
+    whole = load_whole(Source(str(tmp_path / "o.jsonl")))
+    whole.write(tmp_path / "p.jsonl", keeping(4), with_labels(whole, s0=whole.class_names[1], s1="x"))
+    assert (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines() == [
+        odd[0].replace('"x"', '"\\u00e9\\ud83d"'),  # half a character, which UTF-8 does not hold
+        odd[1].replace('"é\\ud83d"', '"x"'),
+        *odd,
+    ]
     numbers = "".join(f'{{"n": {i * i}, "label": {i % 2}}}\n' for i in range(8))
     (tmp_path / "c.jsonl").write_text(numbers)
     again = cleaned(tmp_path / "c.jsonl", tmp_path / "d.jsonl", 3, s0="1")

@@ -244,6 +244,8 @@ def test_samples_in_place_of_batches_are_told(losses: Any) -> None:
         md.fisher(classifier(), data, losses=losses)
     assert md.fisher(classifier(), DataLoader(data, batch_size=5), losses=losses)
     assert md.fisher(classifier(), [(x, y)], losses=losses)
+    batched = md.fisher(classifier(), torch.stack([x, x])) if losses is None else None  # a batch per entry
+    assert batched is None or batched.keys() == md.fisher(classifier(), [x, x]).keys()
 
 
 def test_parameters_in_place_of_the_model_are_told() -> None:

@@ -1,17 +1,19 @@
-"""Columns of prose as inputs: what the words of the training rows say, the same on every machine."""
+"""Columns of prose as inputs: what the words of the training rows say, whatever the number of threads."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.utils import extmath
 from tabled import Columns, prepared, write
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from mirrordescent.lab.audit.auditing import Asked, audit_data
 from mirrordescent.lab.data.base import DataError
@@ -86,14 +88,22 @@ def test_the_numbers_count_as_much_as_three_columns_and_have_mean_zero() -> None
     assert summed_up([[f"w{i % 900} w{i % 901}" for i in range(20_000)]], [[]])[0].shape[1] == MOST
 
 
-def test_the_numbers_do_not_depend_on_the_number_of_threads() -> None:
+def test_the_numbers_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose data have changed does not go on: the last bits of sums must not count."""
-    texts = [str(text) for text in reviews(600)["text"]]
+    texts, real = [str(text) for text in reviews(600)["text"]], extmath.randomized_svd
+    threads: set[int] = set()
+
+    def watched(*given: Any, **options: Any) -> Any:
+        threads.update(pool["num_threads"] for pool in threadpool_info())
+        return real(*given, **options)
+
+    monkeypatch.setattr(extmath, "randomized_svd", watched)
     found = []
-    for threads in (1, 2):
-        with threadpool_limits(threads):
+    for number in (1, 2):
+        with threadpool_limits(number):
             found.append(summed_up([texts], [texts])[0])
     assert torch.equal(*found)
+    assert threads == {1}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +116,9 @@ def test_the_numbers_do_not_depend_on_the_number_of_threads() -> None:
         ([f"本日の映画は素晴らしい{i}" for i in range(90)], "prose"),
         ([f"pictures/cats/{i}/a very/b.png".replace(" ", "_") for i in range(90)], "left out, every value different"),
         ([f"Ann Lee{i}" for i in range(90)], "left out, every value different"),
-        ([f"[0.{i} 1.{i} 2.5 3.5 4.5]" for i in range(90)], "left out, every value different"),
+        ([f"[0.{i} 1.{i} 2.5 3.5 4.5]" for i in range(90)], "left out, objects or lists"),
+        ([f'{{"user": "u{i}", "from": "de", "likes": {i % 5}}}' for i in range(90)], "left out, objects or lists"),
+        (['["red", "a fine blue"]', "[]", '["red"]'] * 30, "levels"),
     ],
 )
 def test_prose_is_told_from_levels_paths_names_and_numbers(texts: list[str], kind: str, tmp_path: Path) -> None:

@@ -183,11 +183,13 @@ def test_zeros_that_stay_zeros_are_told_once() -> None:
     held = optimizer.param_groups[0]["params"]
     for _ in range(100):
         for w in held:
-            w.grad = torch.full_like(w, 1e-4)
+            w.grad = torch.full_like(w, 0.01)
         optimizer.step()
-    assert [k for k, w in enumerate(held) if w.numel() and not bool(w.abs().max() > 1e-12)] == [1, 3, 5]
-    with pytest.warns(StuckWarning, match=r"1 of the 1 tensors"):
-        md.RMD([nn.Parameter(torch.zeros(10, 3))], 0.1, 2.0, 5, 2 * md.L1())  # a head that starts at 0, alone
+    assert [k for k, w in enumerate(held) if w.numel() and bool(w.abs().max() < 1e-6)] == [1, 3, 5]
+    with pytest.warns(StuckWarning, match=r"under 2\.0 \* l1 zeros .* 3 of the 7 tensors"):
+        md.RMD(params(), 2 * lr, 40 * lr, 5, 2 * md.L1())
+    md.SMD([nn.Parameter(torch.zeros(10, 3))], 0.1, "l1")  # the minimum of ψ, meant so
+    md.SMD([w.requires_grad_(bool(w.any())) for w in params()], lr, "l1")
     with pytest.warns(StuckWarning, match=r"under l1 \+ l2 zeros"):
         md.SMD(params(), lr, "l1 + l2")  # which is ℓ1 near 0
     for potential in ("l2", "quadratic=0.5", "q=1.5", "q=3", "linf", "hypentropy", "hypentropy=0.01"):

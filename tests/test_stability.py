@@ -273,12 +273,13 @@ def test_batches_too_small_for_z_to_settle_are_told_and_refused_when_they_become
         stepped(optimizer, 2)
 
 
-def test_a_smaller_batch_that_is_scaled_by_its_share_is_fine() -> None:
-    """As in a last, shorter window of accumulation: then all samples weigh alike."""
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+def test_a_smaller_batch_that_is_scaled_by_its_share_is_fine(scale: float) -> None:
+    """As in a last, shorter window of accumulation: then all samples weigh alike. A GradScaler's factor hides it."""
     optimizer = md.RMD([torch.nn.Parameter(torch.ones(1))], lr=0.1, lam=1.0, num_samples=8)
     w = optimizer.param_groups[0]["params"][0]
     stepped(optimizer, 8)
-    (optimizer.loss(w.square().expand(4), torch.arange(4)) / 2).backward()
+    (optimizer.loss(w.square().expand(4), torch.arange(4)) / 2 * scale).backward()
     optimizer.step()
     optimizer.zero_grad()
     for part in torch.arange(6).split(2):

@@ -39,11 +39,11 @@ class Audit:
     given: the labels that were trained on. score: the log-odds that each is wrong; higher is more suspicious.
     probabilities: (n, classes), the predicted probabilities, averaged along the run; 0 for samples that were never
         visited and for those labelled with an unlearnt class. None in an audit by z alone, which can suggest nothing.
-    margins: p_given − max over the others, averaged along the run. z: RMD's, if the run had one; 0 for samples that
-        were never visited.
+    margins: p_given − max over the others, averaged along the run. z: RMD's, if the run had one.
     class_names: for the table, which has class numbers without them. names: the samples' names for the table, if any.
     unlearnt: classes that the network predicted for hardly any sample. It can say nothing about their labels: none of
         them is flagged, and all are given the share of wrong labels that the others have.
+    visited: in an audit by z alone, (n,) of bool, which samples z knows of; None: all of them.
 
     Computed from these: `noise`, the estimated share of wrong labels (for each class, `noise_by_class`); `order`, the
     indices of the samples, the most suspicious first (`rank`: each one's place in it); `issue`, which labels are
@@ -59,6 +59,7 @@ class Audit:
     class_names: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     unlearnt: tuple[int, ...] = ()
+    visited: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.given)
@@ -138,7 +139,7 @@ class Audit:
     def _seen(self) -> Tensor:
         if self.probabilities is not None:
             return self.probabilities.amax(1) > 0
-        return torch.ones_like(self.given, dtype=torch.bool) if self.z is None else self.z != 0
+        return torch.ones_like(self.given, dtype=torch.bool) if self.visited is None else self.visited
 
     def with_share(self, share: float) -> Audit:
         """The same audit, for a share of wrong labels known from elsewhere: all log-odds shift by the same amount.
@@ -238,8 +239,8 @@ def audit(
             raise ValueError("labels are missing: the classes that the samples were trained on, one per sample")
         if isinstance(source, RMD):
             _look_at_optimizer(source, alone=trace is None)
-            signed = source.param_groups[0]["signed"]
-            return audited(source.aux.values, trace, _as_tensor(labels), class_names, signed=signed)
+            signed, visited = source.param_groups[0]["signed"], _visited(source)
+            return audited(source.aux.values, trace, _as_tensor(labels), class_names, signed=signed, visited=visited)
         if trace is not None:
             raise ValueError("the source is a trace already; leave the other one out")
         return audited(None, source, _as_tensor(labels), class_names)
@@ -261,9 +262,9 @@ def audit(
 def _look_at_optimizer(optimizer: RMD, *, alone: bool) -> None:
     """Warn if z cannot tell how many, or yet which, labels are wrong. alone: there is no trace beside z."""
     aux, whole = optimizer.aux, optimizer.param_groups[0]["reduction"] == "batch"
-    age = aux.age
-    if age is not None:  # a mean over all samples; those that are judged are the visited ones
-        age *= len(aux) / max(int(aux.values.count_nonzero()), 1)
+    age, visited = aux.age, _visited(optimizer)
+    if age is not None and visited is not None:  # a mean over all samples; those that are judged are the visited ones
+        age *= len(aux) / max(int(visited.sum()), 1)
     early = age is not None and 0 < age < SETTLED
     if alone and whole:
         warn(
@@ -277,10 +278,25 @@ def _look_at_optimizer(optimizer: RMD, *, alone: bool) -> None:
         )
 
 
+def _visited(optimizer: RMD) -> Tensor | None:
+    """Which samples' z has moved, (n,), bool; None where a visit may leave z at 0, as residuals of exactly 0 do."""
+    group = optimizer.param_groups[0]
+    return None if group["signed"] or group["eps"] == 0 else optimizer.aux.values.detach().cpu() != 0
+
+
 def audited(
-    z: Tensor | None, trace: Trace | None, labels: Tensor, class_names: Sequence[str] = (), *, signed: bool = False
+    z: Tensor | None,
+    trace: Trace | None,
+    labels: Tensor,
+    class_names: Sequence[str] = (),
+    *,
+    signed: bool = False,
+    visited: Tensor | None = None,
 ) -> Audit:
-    """The audit of what a run has kept: z, or a trace, or both. signed: z has the signs of residuals."""
+    """The audit of what a run has kept: z, or a trace, or both.
+
+    signed: z has the signs of residuals. visited: which samples' z has moved; None: all of them.
+    """
     y = _checked(labels, z, trace)
     if trace is not None and trace.lost > LOST * float(trace.visits.sum()):
         raise ValueError("the trace was given logits that are not finite: training diverged")
@@ -293,11 +309,12 @@ def audited(
         assert z is not None
         if not bool(z.any()):
             warn("z is 0 for every sample and tells nothing: the optimizer has taken no step, or lam is inf")
-        alone = z.detach().cpu()
-        if bool(alone.any()):
-            _look_for_unseen(alone == 0, "z has never moved for")
+        alone, known = z.detach().cpu(), visited if visited is not None and bool(visited.any()) else None
+        if known is not None:
+            _look_for_unseen(~known, "z has never moved for")
         classes = max(int(y.max()) + 1, len(class_names))
-        return Audit(y, _by_z(alone.abs() if signed else alone, y), z=alone, class_names=_names(class_names, classes))
+        scores = _by_z(alone.abs() if signed else alone, y, known)
+        return Audit(y, scores, z=alone, class_names=_names(class_names, classes), visited=known)
     _look_for_unseen(trace.visits == 0, "the trace has not seen")
     p = trace.probabilities.detach().double().cpu()
     if others := _of_other_labels(trace.margins.detach().double().cpu(), p, y):
@@ -328,14 +345,13 @@ def _look_for_unseen(unseen: Tensor, told: str) -> None:
         )
 
 
-def _by_z(z: Tensor, y: Tensor) -> Tensor:
-    """The log-odds from z alone; where z is 0, as before a first visit, those of the others' share of wrong labels."""
-    moved = z != 0
-    if bool(moved.all()) or not bool(moved.any()):
+def _by_z(z: Tensor, y: Tensor, visited: Tensor | None) -> Tensor:
+    """The log-odds from z alone; for samples that were not visited, those of the others' share of wrong labels."""
+    if visited is None or bool(visited.all()):
         return mixture_log_odds(z, y)
-    odds = mixture_log_odds(z[moved], y[moved])  # beside samples that were never visited all others would stand out
+    odds = mixture_log_odds(z[visited], y[visited])  # beside samples that were not, all of these would stand out
     found = torch.full_like(z, float(torch.sigmoid(odds).mean().logit(eps=LEAST)), dtype=odds.dtype)
-    found[moved] = odds
+    found[visited] = odds
     return found
 
 

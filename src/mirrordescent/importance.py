@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import TensorDataset
 
 from mirrordescent.inputs import working
 from mirrordescent.potentials import Quadratic
@@ -56,7 +56,7 @@ def fisher(
     {'weight': (3, 2), 'bias': (3,)}
     """
     params = _trained(model)
-    if isinstance(batches, (Tensor, Dataset)) and not isinstance(batches, IterableDataset):
+    if isinstance(batches, TensorDataset) or (isinstance(batches, Tensor) and batches.dim() < 3):
         given, remedy = type(batches).__name__, "DataLoader(dataset, batch_size=100)"
         if isinstance(batches, Tensor):
             given, remedy = f"a tensor of shape {tuple(batches.shape)}", "inputs.split(100)"

@@ -16,7 +16,8 @@ class Indexed(Dataset[Any]):
     tuple becomes a plain one, and any other item `(item, index)`. The index is the position in *this* dataset, so wrap
     what you train on (a `Subset`, not the set it was cut from; a `ConcatDataset`, not its parts, which each count from
     0), and pass `num_samples=len(dataset)` to RMD. A stream (`IterableDataset`) has no positions: let it give a number
-    that stays with the sample, below `num_samples`. The dataset's attributes (`.targets`, `.classes`) can be read here.
+    that stays with the sample, below `num_samples`. The dataset's attributes (`.targets`, `.classes`) can be read
+    here; set them on the dataset itself.
 
     >>> import torch, mirrordescent as md
     >>> from torch.utils.data import TensorDataset

@@ -177,7 +177,7 @@ class Pending:
         if self.looked or not g.is_cuda or not may_wait():
             return None
         self.looked = True
-        return left if bool(g.any()) else None
+        return left if bool(own_part(g).any()) else None
 
     def drop_what_was_thrown_away(self, grads: list[Tensor]) -> None:
         """Drop the batches whose gradients were cleared without a step: by a module's zero_grad, say.

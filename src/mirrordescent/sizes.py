@@ -21,7 +21,6 @@ NEARBY = 1e-3  # relative distance of the points of a difference quotient
 PIECE = 2**22  # elements
 LOWEST, HIGHEST = 1e-4, 3.0  # the range of lr that somebody may mean for SGD
 GRADIENT = 0.01  # a usual one
-TYPICAL = 0.05  # the size of a weight, where all that there are are 0
 STILL = 1e-6  # a weight at 0 that moves this many times as far as others, or less, stays there
 
 
@@ -78,7 +77,7 @@ class Sizes:
     """How large parameters are."""
 
     usual: float  # the root mean square of those with more than one dimension, or of all if none has
-    zeros: int  # tensors with elements, all of them 0
+    zeros: int  # tensors with elements, all of them 0, that are trained
 
 
 @dataclass(frozen=True)
@@ -114,11 +113,14 @@ def far_off(sizes: Sizes, potential: Potential, lr: float) -> FarOff | None:
 
 
 def stuck(sizes: Sizes, potential: Potential, lr: float) -> Stuck | None:
-    """A `Stuck` if there are tensors of zeros and ψ'' is so large at 0 that they stay, as near ℓ1; else None."""
+    """A `Stuck` if there are tensors of zeros beside others and ψ'' is so large at 0 that they stay, as near ℓ1.
+
+    If all are 0, the start is ψ's minimum, and meant: the weights that are needed leave it, late.
+    """
     low, high = potential.domain
-    if not sizes.zeros or potential.linear is not None or not _alike(potential) or not low < 0 < high:
+    if not (sizes.zeros and sizes.usual) or potential.linear is not None or not _alike(potential) or not low < 0 < high:
         return None
-    at = torch.tensor([0.0, sizes.usual or TYPICAL], dtype=torch.float64, device="cpu")
+    at = torch.tensor([0.0, sizes.usual], dtype=torch.float64, device="cpu")
     step, other = (potential.step(at, torch.full_like(at, -lr * GRADIENT)) - at).abs().tolist()
     return Stuck(sizes.zeros, step, other) if step < STILL * other else None
 
@@ -130,7 +132,8 @@ def usual_size(params: Iterable[Any]) -> float:
 
 def measured(params: Iterable[Any]) -> Sizes:
     """How large parameters are, by one look at all of them."""
-    held = [w.detach() for w in _tensors(params)]
+    all_of = list(_tensors(params))
+    held = [w.detach() for w in all_of]
     if not held:
         raise ValueError("params is empty")
     norms = [_norm(w) for w in held]
@@ -139,7 +142,7 @@ def measured(params: Iterable[Any]) -> Sizes:
     whole = math.hypot(*(found[k] for k in matrices))
     return Sizes(
         usual=whole / math.sqrt(max(1, sum(held[k].numel() for k in matrices))),
-        zeros=sum(norm == 0 and w.numel() > 0 for norm, w in zip(found, held, strict=True)),
+        zeros=sum(norm == 0 and w.numel() > 0 and w.requires_grad for norm, w in zip(found, all_of, strict=True)),
     )
 
 

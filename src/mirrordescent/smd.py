@@ -147,7 +147,9 @@ class SMD(Optimizer):
     def _look_at_rate(self, group: dict[str, Any]) -> None:
         """Warn of an lr that acts like an absurdly large one of SGD's, and of tensors of zeros that would stay so."""
         psi, params = self.potential_of(group), group["params"]
-        if psi.linear == 1 or torch.compiler.is_compiling() or not params or not all(map(_has_values, params)):
+        if psi.linear == 1 or not psi.uniform:  # ψ is SGD's, or takes only tensors that fit its own
+            return
+        if torch.compiler.is_compiling() or not params or not all(map(_has_values, params)):
             return
         lr = float(group["lr"])
         if lr == 0:

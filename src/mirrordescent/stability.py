@@ -100,7 +100,7 @@ class Stability:
         """Whether a loss went backward as a share, for all that is known: after a few that did, nobody looks again."""
         if self._shares >= HABIT or "uneven" in self._told or (factor.is_cuda and not may_wait()):
             return True
-        scaled = float(factor) < 1
+        scaled = not 1 <= float(factor) < SCALED  # a GradScaler's factor hides a share
         self._shares += scaled
         return scaled
 

@@ -152,13 +152,21 @@ def _kind(cells: list[Cell], rows: list[int]) -> str:
     if sum(DATE.fullmatch(text) is not None for text in texts) >= NEARLY_ALL * len(texts):
         return "dates"
     different = len(set(texts))
-    if different > min(NEARLY_ALL * len(texts), max(LEVELS, len(texts) / MEMBERS)) and is_prose(texts):
-        return "prose"
+    if different > min(NEARLY_ALL * len(texts), max(LEVELS, len(texts) / MEMBERS)):  # too many for levels
+        if sum(map(_is_nested, texts)) >= NEARLY_ALL * len(texts):
+            return "objects or lists (give each part a column of its own; embeddings go into an .npz)"
+        if is_prose(texts):
+            return "prose"
     if different > NEARLY_ALL * len(texts):
         return "every value different" if different == len(texts) else "nearly every value different"
     if len(set(_levels(cells, cells))) == 1:
         return "constant" if len({_level(cell) for cell in cells}) == 1 else "constant but for case or spaces"
     return "text"
+
+
+def _is_nested(text: str) -> bool:
+    """Whether a cell holds an object or a list, as in JSON and as Python prints them."""
+    return (text[0], text[-1]) in (("{", "}"), ("[", "]"))
 
 
 def _kind_of_numbers(numbers: list[float | None], rows: list[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from mirrordescent.lab.data.base import DataError
 from mirrordescent.lab.data.textfile import decoded
 
 ENDINGS = (".jsonl", ".ndjson")
+SPACE = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass(frozen=True)
@@ -60,17 +62,31 @@ def as_text(value: object) -> str:
 
 
 def with_value(line: str, key: str, value: object) -> str:
-    r"""A line with another value at a key of its object, in its own style where that is a usual one.
+    r"""A line, which holds an object, with another value at a key; all else stays as it is written.
 
-    >>> with_value('{"a":1,"b":"\\u00e9"}\n', "a", 2)
-    '{"a":2,"b":"\\u00e9"}\n'
-    >>> with_value('{ "a": 1, "b": "é" }', "a", 2)
-    '{"a": 2, "b": "é"}'
+    >>> with_value('{"a":1,  "b":"\\u00e9", "n": 1.50}\n', "a", 2)
+    '{"a":2,  "b":"\\u00e9", "n": 1.50}\n'
     """
-    held, text = json.loads(line), line.strip()
-    spaced, dense = (", ", ": "), (",", ":")
-    styles = [(ascii_alone, marks) for marks in (spaced, dense) for ascii_alone in (False, True)]
-    usual = [style for style in styles if json.dumps(held, ensure_ascii=style[0], separators=style[1]) == text]
-    ascii_alone, marks = (usual or styles)[0]
-    end = line[len(line.rstrip("\r\n")) :]
-    return json.dumps({**held, key: value}, ensure_ascii=ascii_alone, separators=marks) + end
+    start, end = _span_of_value(line, key)
+    said = json.dumps(value, ensure_ascii=False)
+    if line.isascii() or any("\ud800" <= c <= "\udfff" for c in said):  # half a character, which UTF-8 does not hold
+        said = json.dumps(value)
+    return line[:start] + said + line[end:]
+
+
+def _span_of_value(line: str, key: str) -> tuple[int, int]:
+    """Where the value at a key of a line's object stands; of a key that is there twice the last one counts."""
+    decoder, found = json.JSONDecoder(), (0, 0)
+    at = line.index("{") + 1
+    while (at := _after_space(line, at)) < len(line) and line[at] != "}":
+        name, at = decoder.raw_decode(line, _after_space(line, at + (line[at] == ",")))
+        start = _after_space(line, _after_space(line, at) + 1)  # beyond the colon
+        _, at = decoder.raw_decode(line, start)
+        found = (start, at) if name == key else found
+    return found
+
+
+def _after_space(line: str, at: int) -> int:
+    space = SPACE.match(line, at)
+    assert space is not None  # none is a match, too
+    return space.end()

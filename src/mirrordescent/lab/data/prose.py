@@ -37,7 +37,7 @@ FEWEST, MOST = 4, 300  # numbers that the words are summed up in
 ROWS_PER_NUMBER = 8  # with more numbers, a network learns few rows by heart
 VARIANCE = 3.0  # of all these numbers together: as much as three columns of numbers have
 ROUNDS = 4  # of the decomposition's power iteration
-STEP = 2.0**-11  # the numbers are multiples of this, so that last bits, which depend on the machine, hardly ever count
+STEP = 2.0**-11  # the numbers are multiples of this, so that last bits, which depend on the machine, seldom count
 
 
 def words(text: str) -> list[str]:
