@@ -26,6 +26,24 @@ from mirrordescent.suspicion import (
 )
 
 
+@pytest.mark.parametrize("margin", [4.0, 8.0])
+@pytest.mark.parametrize("n", [60, 120, 600])
+def test_contradictions_are_wrong_labels_where_a_network_is_sure_and_right(n: int, margin: float) -> None:
+    """Equally sure of all samples: then most temperatures explain the labels about as well, and chance must not choose.
+
+    Without a prior, half of the wrong labels and more were taken for the network's mistakes.
+    """
+    found, wrong = 0.0, 0.0
+    for seed in range(10):
+        draw = torch.Generator().manual_seed(seed)
+        true = torch.randint(2, (n,), generator=draw)
+        labels = torch.where(torch.rand(n, generator=draw) < 0.15, 1 - true, true)
+        sure = margin + 0.1 * torch.randn(n, generator=draw, dtype=torch.float64)
+        found += share_wrong(torch.sigmoid(torch.stack([sure, -sure], 1) * (1 - 2 * true[:, None])), labels)
+        wrong += float((labels != true).double().mean())
+    assert 0.8 * wrong < found <= wrong
+
+
 @pytest.mark.parametrize("heat", [(1.0,) * 4, (2.5,) * 4, (1.0, 2.0, 3.0, 4.0)], ids=str)
 @pytest.mark.parametrize("wrong", [0.0, 0.1, 0.3])
 @pytest.mark.parametrize("pairs", [False, True])

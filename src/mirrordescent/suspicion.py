@@ -19,6 +19,7 @@ FEW = 20  # members; a class with fewer has no mixture of its own
 STARTS = (0.95, 0.99)  # quantiles of z at which a hill of wrong labels is looked for; the second where they are few
 TIE = 0.01  # what z's place in its class adds to the log-odds at most, to rank labels whose odds are equal
 MANY = 4_000_000  # numbers in a chunk; as many are also enough to estimate a share
+SPREAD = 0.5  # deviation of a temperature's logarithm, for all that is known before
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
 
 
@@ -77,7 +78,8 @@ def share_wrong(p: Tensor, y: Tensor) -> float:
     The model: a sample's true class has the network's probabilities, at a temperature for each predicted class that
     makes up for overconfidence, and the given label is drawn for the true class from a table. Temperatures and table
     are the likeliest ones (expectation maximisation, as Dawid and Skene 1979), so that contradictions of which the
-    network was hardly sure count as its mistakes, and others as wrong labels.
+    network was hardly sure count as its mistakes, and others as wrong labels. Where it is as sure of all samples, the
+    labels do not tell the temperature: a weak prior takes it to be near 1.
     """
     some = torch.randperm(len(y), generator=torch.Generator().manual_seed(0), device="cpu")
     some = some[: max(MANY // p.shape[1], 1000)]
@@ -89,7 +91,7 @@ def share_wrong(p: Tensor, y: Tensor) -> float:
             likelihood, posterior = _explained(truth, y, table)
             share, table = _counted(posterior, y)
         found.append((likelihood, heat, table))
-    _, heat, table = max(found, key=lambda one: one[0])
+    _, heat, table = max(found, key=lambda one: one[0] - (math.log(one[1]) / SPREAD) ** 2 / (2 * len(y)))
     top = odds.argmax(1)
     common = torch.full_like(table[0], 1 / heat)
     cold = common
