@@ -158,7 +158,7 @@ class TestAudit:
 
     def test_in_short_the_estimate_and_every_doubt_are_told(self, digits: tuple[Audited, Keeping]) -> None:
         """Each in the same words as at length."""
-        check = digits[0].check
+        check, record = digits[0].check, digits[0].record
         assert check is not None
         learnt = dataclasses.replace(check, contradicted=digits[0].found.noise + 0.11)
         doubtful = {
@@ -173,6 +173,10 @@ class TestAudit:
             ),
             "takes hardly any sample for '3', '7'": dataclasses.replace(
                 digits[0], found=dataclasses.replace(digits[0].found, unlearnt=(3, 7))
+            ),
+            "was trained with a longer memory (0.97), so that it gives up no class": dataclasses.replace(
+                digits[0],
+                record=dataclasses.replace(record, run=dataclasses.replace(record.run, memory=0.97)),
             ),
         }
         assert in_short(digits[0]) == sentences(digits[0])[:1]

@@ -194,7 +194,7 @@ def test_lines_of_json_stay_as_they_are_but_for_the_label(tmp_path: Path) -> Non
     expected = [lines[0].replace('"label": "x"', '"label": "y"'), *lines[1:4], lines[5]]
     expected += [lines[6].replace('"x"', '"y"'), *lines[7:]]
     assert (tmp_path / "b.jsonl").read_bytes().decode().split("\r\n") == expected
-    odd = ['{"t":"é \\ud83d","n": 1234567890123456789.25,"n":1, "label":"x"}', '{"n": 2, "label": "é\\ud83d"}']
+    odd = ['{"t":"é \\ud83d","n": 1234567890123456789.25, "label":"x"}', '{"n": 2, "label": "é\\ud83d"}']
     (tmp_path / "o.jsonl").write_text("\n".join([odd[0], odd[1], *odd]), encoding="utf-8")
     whole = load_whole(Source(str(tmp_path / "o.jsonl")))
     whole.write(tmp_path / "p.jsonl", keeping(4), with_labels(whole, s0=whole.class_names[1], s1="x"))

@@ -16,6 +16,7 @@ from tabled import Columns, prepared, write
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from mirrordescent.lab.audit.auditing import Asked, audit_data
+from mirrordescent.lab.audit.telling import LONG, findings
 from mirrordescent.lab.data.base import DataError
 from mirrordescent.lab.data.prose import MOST, ROWS_PER_NUMBER, STEP, VARIANCE, summed_up, words
 from mirrordescent.lab.data.tables import prepare_table
@@ -116,6 +117,9 @@ def test_the_numbers_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.
         ([f"本日の映画は素晴らしい{i}" for i in range(90)], "prose"),
         ([f"pictures/cats/{i}/a very/b.png".replace(" ", "_") for i in range(90)], "left out, every value different"),
         ([f"Ann Lee{i}" for i in range(90)], "left out, every value different"),
+        ([f"meeting,team,agenda {i}" for i in range(90)], "prose"),
+        ([f"2024-05-03T10:11:{i % 60:02}Z host sshd: failed for user {i}" for i in range(90)], "prose"),
+        ([f"2024-05-03 10:11:{i % 60:02} UTC" for i in range(90)], "left out, dates"),
         ([f"[0.{i} 1.{i} 2.5 3.5 4.5]" for i in range(90)], "left out, objects or lists"),
         ([f'{{"user": "u{i}", "from": "de", "likes": {i % 5}}}' for i in range(90)], "left out, objects or lists"),
         (['["red", "a fine blue"]', "[]", '["red"]'] * 30, "levels"),
@@ -142,6 +146,7 @@ def test_what_became_of_prose_is_told(tmp_path: Path) -> None:
     # title: a, good, film; text: i, saw, it, twice, once, number
     assert "text by its words, summed up in 8 numbers: title (3 words), text (6 words)" in table.data.notes
     assert "left out, no word is in two rows: odd" in table.data.notes
+    assert "without text: text (8 rows)" in table.data.notes
     assert table.features == tuple(f"words {i}" for i in range(1, 9))
     with pytest.raises(DataError, match=r"no column is left .* \(left out, no word is in two rows: odd\)"):
         prepared({name: columns[name] for name in ("odd", "y")})
@@ -161,9 +166,13 @@ def test_wrong_labels_of_texts_are_found(tmp_path: Path) -> None:
     given = [
         draw.choice([k for k in SAID if k != kind]) if i in bad else kind for i, kind in enumerate(columns["label"])
     ]
-    path = write(tmp_path / "reviews.csv", {**columns, "label": given})
+    long = f"{columns['text'][0]} {'the ' * LONG}".strip()
+    path = write(tmp_path / "reviews.csv", {**columns, "text": [long, *columns["text"][1:]], "label": given})
     audited = audit_data(str(path), Asked(no_check=True), Keeping(tmp_path / "runs"), Place("cpu"))
     flagged = set(audited.found.issue.nonzero()[:, 0].tolist())
     assert len(flagged & bad) > 0.75 * len(bad)
     assert len(flagged & bad) > 0.75 * len(flagged)
-    assert audited.whole.cells(0)[0] == ("text", columns["text"][0])
+    assert audited.whole.cells(0)[0] == ("text", long)
+    cells = {one.index: dict(one.cells)["text"] for one in findings(audited).shown}
+    assert cells[0] == f"{long[:LONG]} … ({len(long):,} characters)"  # the page stays small
+    assert cells[1] == columns["text"][1]

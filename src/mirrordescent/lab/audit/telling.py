@@ -15,6 +15,7 @@ from mirrordescent.auditing import write_columns
 from mirrordescent.lab.audit.auditing import Audited
 from mirrordescent.lab.audit.decisions import FINGERPRINT
 from mirrordescent.lab.audit.page import Findings, Histogram, Shown, write_audit_page
+from mirrordescent.lab.audit.rule import MEMORIES
 from mirrordescent.lab.evaluation import auroc
 from mirrordescent.lab.files import write_text
 from mirrordescent.lab.kept import Check
@@ -22,6 +23,7 @@ from mirrordescent.lab.names import listed
 from mirrordescent.suspicion import RARE
 
 SHOWN = 1000  # samples with their picture or row on the page
+LONG = 2000  # characters of a cell that the page shows
 BINS = 60
 SMALL = 500  # samples, below which numbers are rough
 HARDLY = 0.25  # part of what the first network finds wrong; with less the second one finds hardly anything
@@ -45,11 +47,18 @@ def findings(audited: Audited, shown: int = SHOWN) -> Findings:
         score=found.score.tolist(),
         issue=found.issue.tolist(),
         names=whole.names,
-        shown=[Shown(i, whole.names[i], whole.picture(i), whole.cells(i)) for i in worst],
+        shown=[Shown(i, whole.names[i], whole.picture(i), _short(whole.cells(i))) for i in worst],
         sentences=sentences(audited),
         histogram=histogram(found.score, found.wrong),
         notes=whole.data.notes,
         fingerprints=whole.fingerprints,
+    )
+
+
+def _short(cells: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """A row for the page, where whole documents would make it too large to open."""
+    return tuple(
+        (name, text if len(text) <= LONG else f"{text[:LONG]} … ({len(text):,} characters)") for name, text in cells
     )
 
 
@@ -105,6 +114,11 @@ def _doubts(audited: Audited) -> Iterator[str]:
             f"The network takes hardly any sample for {listed([repr(name) for name in unlearnt])}: it has not learnt "
             "what such samples look like, or all labelled so are something else. Nothing is flagged there, and "
             "these labels are assumed to be wrong as often as the others."
+        )
+    if (memory := audited.record.run.memory) > MEMORIES[0]:
+        yield (
+            f"The network was trained with a longer memory ({memory:g}), so that it gives up no class. With that it "
+            "learns more labels by heart: more of them may be wrong than are estimated and flagged."
         )
     if audited.unchecked:
         yield f"There is no second opinion: {audited.unchecked}."

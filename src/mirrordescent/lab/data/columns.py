@@ -26,7 +26,8 @@ MEMBERS = 10  # training rows of a level that gets one, too
 MOST = 1000  # levels that get one; the others share one
 WORDS = {"false": 0.0, "true": 1.0}  # that count as numbers
 NO_VALUE = "(missing)"  # a level of its own in text columns
-DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})([T ]\d{1,2}:\d{2}.*)?")
+TIME = r"[T ]\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?\s*([AaPp]\.?[Mm]\.?|[A-Z]{1,4}|[+-]\d{2}:?\d{2})?"
+DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})(" + TIME + ")?")
 NORMAL = 1.349  # width of the middle half of a normal distribution, in standard deviations
 LONG = 1.8  # times the standard deviation that the middle half suggests; beyond that, tails are long
 FILLERS = 3  # cells at least that hold a number, for it to stand for a missing one
@@ -290,6 +291,9 @@ def _prose_blocks(columns: dict[str, tuple[list[Cell], list[Cell]]], told: Told)
         told["left out, no word is in two rows"] = gone
     if not x.shape[1]:
         return []
+    empty = {name: part[0].count("") + part[1].count("") for name, part in zip(columns, parts, strict=True)}
+    if any(empty.values()):
+        told["without text"] = [f"{name} ({count:,} rows)" for name, count in empty.items() if count]
     numbers = f"text by its words, summed up in {x.shape[1]:,} numbers"
     told[numbers] = [f"{name} ({size:,} words)" for name, size in zip(columns, sizes, strict=True) if size]
     return [_Block([f"words {i + 1}" for i in range(x.shape[1])], x, test_x)]

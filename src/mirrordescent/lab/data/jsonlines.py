@@ -12,6 +12,7 @@ from mirrordescent.lab.data.base import DataError
 from mirrordescent.lab.data.textfile import decoded
 
 ENDINGS = (".jsonl", ".ndjson")
+HALF = re.compile("[\ud800-\udfff]")
 SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -34,22 +35,50 @@ def read_json_lines(path: Path) -> Lines:
     lines = [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
     rows = [i for i, line in enumerate(lines) if line.strip()]
     objects = []
+    hint = "write an object per line"
+    if rows and lines[rows[0]].lstrip().startswith("["):
+        hint = "one array of objects, it seems, and not an object per line: jq -c '.[]' FILE > FILE.jsonl makes these"
+    elif rows and lines[rows[0]].strip() == "{":
+        hint = "objects over several lines, it seems: jq -c . FILE > FILE.jsonl makes one line of each"
     for i in rows:
         try:
-            found = json.loads(lines[i])
+            found = json.loads(lines[i], object_pairs_hook=_object)
         except RecursionError:
             raise DataError(f"{path}, line {i + 1}: is nested too deeply; write a flat object per line") from None
         except json.JSONDecodeError as error:
             why = f"{error.msg}, character {error.colno}"
-            raise DataError(f"{path}, line {i + 1}: is not JSON ({why}); write an object per line") from None
+            raise DataError(f"{path}, line {i + 1}: is not JSON ({why}); {hint}") from None
+        except _TwiceError as error:
+            raise DataError(f"{path}, line {i + 1}: the key {error} is there twice; remove one") from None
         except ValueError as error:  # Python reads no number of more than 4,300 digits
-            raise DataError(f"{path}, line {i + 1}: cannot be read ({error})") from None
+            raise DataError(f"{path}, line {i + 1}: cannot be read ({error}); shorten it") from None
         if not isinstance(found, dict):
-            raise DataError(f'{path}, line {i + 1}: is not an object; write one per line, as in {{"text": "a"}}')
+            raise DataError(f"{path}, line {i + 1}: is not an object; {hint}")
         objects.append(found)
     if not rows:
         raise DataError(f"{path} is empty; write an object per line")
     return Lines(lines, rows, objects)
+
+
+class _TwiceError(ValueError):
+    """An object has a key twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _TwiceError(repr(next(key for key in keys if keys.count(key) > 1)))
+    return found
+
+
+def whole(text: str) -> str:
+    r"""A text without halves of characters, which UTF-8 does not hold; JavaScript writes such where it cuts a text.
+
+    >>> whole("a\ud83d") == "a\ufffd"
+    True
+    """
+    return text if text.isascii() else HALF.sub("\ufffd", text)
 
 
 def as_text(value: object) -> str:
@@ -69,21 +98,21 @@ def with_value(line: str, key: str, value: object) -> str:
     """
     start, end = _span_of_value(line, key)
     said = json.dumps(value, ensure_ascii=False)
-    if line.isascii() or any("\ud800" <= c <= "\udfff" for c in said):  # half a character, which UTF-8 does not hold
+    if line.isascii() or HALF.search(said):
         said = json.dumps(value)
     return line[:start] + said + line[end:]
 
 
 def _span_of_value(line: str, key: str) -> tuple[int, int]:
-    """Where the value at a key of a line's object stands; of a key that is there twice the last one counts."""
-    decoder, found = json.JSONDecoder(), (0, 0)
-    at = line.index("{") + 1
-    while (at := _after_space(line, at)) < len(line) and line[at] != "}":
-        name, at = decoder.raw_decode(line, _after_space(line, at + (line[at] == ",")))
+    """Where the value at a key of a line's object stands."""
+    decoder, at = json.JSONDecoder(), line.index("{")
+    while True:
+        name, at = decoder.raw_decode(line, _after_space(line, at + 1))  # beyond the brace, or a comma
         start = _after_space(line, _after_space(line, at) + 1)  # beyond the colon
-        _, at = decoder.raw_decode(line, start)
-        found = (start, at) if name == key else found
-    return found
+        _, end = decoder.raw_decode(line, start)
+        if name == key:
+            return start, end
+        at = _after_space(line, end)
 
 
 def _after_space(line: str, at: int) -> int:

@@ -58,9 +58,9 @@ def _pairs(run: str) -> list[str]:
 
 
 def is_prose(texts: Sequence[str]) -> bool:
-    """Whether a typical one of these texts has at least three words in letters, with spaces between them.
+    """Whether a typical one of these texts has at least three words in letters, with spaces or commas between them.
 
-    >>> is_prose(["a fine film", "I left early on"]), is_prose(["img/a/cat.png", "Ann Lee"]), is_prose(["1 2 3 4"])
+    >>> is_prose(["a fine film", "red,large,sold"]), is_prose(["img/a/cat.png", "Ann Lee"]), is_prose(["1 2 3 4"])
     (True, False, False)
     """
     some = texts[:: -(-len(texts) // LOOKED_AT) or 1]
@@ -69,8 +69,9 @@ def is_prose(texts: Sequence[str]) -> bool:
 
 
 def _count(text: str) -> int:
-    # a path or an address is no prose, although it has several words
-    return sum(len(words(part)) if RUN.search(part) else any(c.isalpha() for c in part) for part in text.split())
+    # a path or an address is no prose, although it has several words; tags are, with spaces between them or without
+    parts = re.split(r"[\s,;|]+", text)
+    return sum(len(words(part)) if RUN.search(part) else any(c.isalpha() for c in part) for part in parts)
 
 
 def numbered(texts: Sequence[str]) -> Iterator[float]:

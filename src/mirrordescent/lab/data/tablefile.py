@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from mirrordescent.lab.data.base import DataError
-from mirrordescent.lab.data.jsonlines import ENDINGS, as_text, read_json_lines
+from mirrordescent.lab.data.jsonlines import ENDINGS, as_text, read_json_lines, whole
 from mirrordescent.lab.data.textfile import read_records
 from mirrordescent.lab.names import first_line, listed
 
@@ -86,8 +86,12 @@ def _read_text(path: Path) -> Table:
 def _read_json_lines(path: Path) -> Table:
     held = read_json_lines(path)
     names = dict.fromkeys(name for found in held.objects for name in found)  # in order of appearance
-    columns = {name: [_plain(found.get(name)) for found in held.objects] for name in names}
+    columns = {name: [_plain(_whole(found.get(name))) for found in held.objects] for name in names}
     return Table(path, columns, [row + 1 for row in held.rows])
+
+
+def _whole(value: object) -> object:
+    return whole(value) if isinstance(value, str) else value
 
 
 def _read_parquet(path: Path) -> Table:
