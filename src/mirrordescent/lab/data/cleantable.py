@@ -45,8 +45,8 @@ class TableOrigin(Origin):
     def write(self, out: Path, keep: Tensor, labels: Tensor) -> list[Path]:
         """Write the copy in the format of the original."""
         self.stamp.check()
-        lines = self._write_json_lines if self._ending in ENDINGS else self._write_text
-        (self._write_parquet if self._ending == ".parquet" else lines)(out, keep, labels)
+        others = {".parquet": self._write_parquet, **dict.fromkeys(ENDINGS, self._write_json_lines)}
+        others.get(self._ending, self._write_text)(out, keep, labels)
         return [out]
 
     @cached_property

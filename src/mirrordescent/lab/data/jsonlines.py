@@ -12,7 +12,7 @@ from mirrordescent.lab.data.base import DataError
 from mirrordescent.lab.data.textfile import decoded
 
 ENDINGS = (".jsonl", ".ndjson")
-HALF = re.compile("[\ud800-\udfff]")
+HALF = re.compile("[\ud800-\udfff]")  # of a character; UTF-8 does not hold it
 SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -72,13 +72,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def whole(text: str) -> str:
-    r"""A text without halves of characters, which UTF-8 does not hold; JavaScript writes such where it cuts a text.
+def without_halves(value: object) -> object:
+    r"""A value; if it is a text, without halves of characters, which JavaScript writes where it cuts a text.
 
-    >>> whole("a\ud83d") == "a\ufffd"
-    True
+    >>> without_halves("a\ud83d") == "a\ufffd", without_halves(1.5)
+    (True, 1.5)
     """
-    return text if text.isascii() else HALF.sub("\ufffd", text)
+    return HALF.sub("\ufffd", value) if isinstance(value, str) else value
 
 
 def as_text(value: object) -> str:

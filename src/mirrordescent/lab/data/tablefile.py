@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from mirrordescent.lab.data.base import DataError
-from mirrordescent.lab.data.jsonlines import ENDINGS, as_text, read_json_lines, whole
+from mirrordescent.lab.data.jsonlines import ENDINGS, as_text, read_json_lines, without_halves
 from mirrordescent.lab.data.textfile import read_records
 from mirrordescent.lab.names import first_line, listed
 
@@ -53,10 +53,9 @@ class Table:
 
 def read_table(path: Path) -> Table:
     """Read a file in one of the formats, every cell as it is written; DataError if it cannot be read as such."""
-    ending = path.suffix.lower()
-    read = _read_parquet if ending == ".parquet" else _read_json_lines if ending in ENDINGS else _read_text
+    others = {".parquet": _read_parquet, **dict.fromkeys(ENDINGS, _read_json_lines)}
     try:
-        table = read(path)
+        table = others.get(path.suffix.lower(), _read_text)(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     if len(table) == 0:
@@ -86,12 +85,8 @@ def _read_text(path: Path) -> Table:
 def _read_json_lines(path: Path) -> Table:
     held = read_json_lines(path)
     names = dict.fromkeys(name for found in held.objects for name in found)  # in order of appearance
-    columns = {name: [_plain(_whole(found.get(name))) for found in held.objects] for name in names}
+    columns = {name: [_plain(without_halves(found.get(name))) for found in held.objects] for name in names}
     return Table(path, columns, [row + 1 for row in held.rows])
-
-
-def _whole(value: object) -> object:
-    return whole(value) if isinstance(value, str) else value
 
 
 def _read_parquet(path: Path) -> Table:
